@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-slow-part test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite figures figures-check docs dist test-lowest lock clean
+.PHONY: demo demo-cost test test-fast test-slow test-slow-part test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite figures figures-check pages docs dist test-lowest lock clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -104,6 +104,10 @@ figures: .venv/installed
 # Whether the files show what make figures would draw.
 figures-check: .venv/installed
 	$(BIN)/python -m tools.figures --check
+
+# The tables in docs/ that are made from the code: methods, columns, loaders, problems and commands.
+pages: .venv/installed
+	$(BIN)/python docs/_build/hooks.py
 
 docs: .venv/installed-docs
 	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.

@@ -72,7 +72,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with federations of real processes, which mostly wait: another worker computes meanwhile."""
+    """Begin with federations of real processes, which mostly wait: another worker computes meanwhile.
+
+    The examples of docstrings run in an empty namespace, as a reader's copy of them does.
+    """
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.dtest.globs = {"__name__": "__main__"}
     if part := config.getoption("part"):
         k, n = map(int, part.split("/"))
         others = [item for item in items if crc32(item.nodeid.encode()) % n != k]

@@ -99,10 +99,10 @@ def test_the_profiles_are_those_of_the_tables() -> None:
 
 
 def test_accuracies_are_those_of_the_tables() -> None:
-    found = networks.accuracies("results", "A convolutional network")
+    found = networks.accuracies("unipen", "A convolutional network")
     assert found["FedAvg"][0] == (4, 0.433)
     assert found['FedPD, start="local" (diverged)'][-1] == (20, 0.626)
-    assert 'FedPD, start="server", p = 0.5, corrected' in networks.accuracies("results", "A perceptron")
+    assert 'FedPD, start="server", p = 0.5, corrected' in networks.accuracies("unipen", "A perceptron")
     assert networks.accuracies("paper_steps", "Figures 4 and 5")["FedPD-SGD, p = 0.75"][-1] == (40, 0.511)
 
 

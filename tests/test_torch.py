@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, algorithms, oracles, simulate
-from tests.test_own_loop import AGENTS, METHODS, problem
+from tests.test_own_loop import AGENTS, METHODS, MORE, problem, simulated
 
 torch = pytest.importorskip("torch")
 import fedpd.torch  # noqa: E402  # it needs PyTorch
@@ -61,19 +61,27 @@ def test_an_unchanged_loop_and_a_plain_average_are_the_method(name: str) -> None
     assert_simulated(federated(METHODS[name], plain), METHODS[name])
 
 
-def test_a_server_of_its_own() -> None:
-    method = METHODS["FedDyn"]
+QUICK = ("scaffold", "fednova", "fedcm", "fedacg")  # the others differ from the loops in NumPy by nothing
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(one, id=name, marks=[] if name in QUICK else pytest.mark.slow) for name, one in MORE.items()],
+)
+def test_a_server_of_its_own(method: Any) -> None:
     nets, agents = [torch.nn.Linear(3, 1) for _ in AGENTS], [fedpd.torch.Agent() for _ in AGENTS]
     server = fedpd.torch.Server(method, {"weight": np.zeros((1, 3)), "bias": np.zeros(1)})
-    for _ in range(12):
+    for _ in range(5):
         messages = []
         for net, agent, (x, y) in zip(nets, agents, AGENTS, strict=True):
             fedpd.torch.load(net, server.model)
-            with fedpd.torch.local(method, net, agent) as step:
+            with fedpd.torch.local(method, net, agent, server.broadcast) as step:
                 plain(net, torch.tensor(x), torch.tensor(y))
             messages.append(step.message)
         server.update(messages)
-    assert_simulated(server.model, method)
+    run = simulated(method, 5)
+    np.testing.assert_allclose(server.result["weight"][0], run.model["w"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(server.result["bias"][0], run.model["b"], rtol=0, atol=1e-13)
 
 
 def accumulated(net: Any, x: Any, y: Any) -> None:
@@ -217,18 +225,91 @@ def _replaced(net: Any) -> None:
     net.weight = torch.nn.Parameter(torch.ones(1, 3))
 
 
+def _steps(optimizer: Any, net: Any) -> None:
+    loss_of(net, torch.ones(2, 3), torch.ones(2)).backward()
+    optimizer.step()
+
+
+def _uphill(net: Any) -> None:
+    _steps(torch.optim.SGD(net.parameters(), lr=0.1, maximize=True), net)
+
+
+def _by_hand(net: Any) -> None:
+    _steps(torch.optim.SGD([net.bias], lr=0.1), net)
+    with torch.no_grad():
+        net.weight -= 0.1 * net.weight.grad
+
+
+def _momentum(net: Any) -> None:
+    _steps(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), net)
+
+
+def _adam(net: Any) -> None:
+    _steps(torch.optim.Adam(net.parameters()), net)
+
+
+def _two_lengths(net: Any) -> None:
+    _steps(torch.optim.SGD([{"params": [net.weight], "lr": 0.2}, {"params": [net.bias]}], lr=0.1), net)
+
+
 @pytest.mark.parametrize(
-    ("train", "answer"),
+    ("method", "train", "answer"),
     [
-        (_no_step, "no optimizer of PyTorch took a step on its parameters"),
-        (_replaced, "has other parameters than when the block began"),
+        (FEDPD, _no_step, "no optimizer of PyTorch took a step on its parameters"),
+        (FEDPD, _replaced, "has other parameters than when the block began"),
+        (FEDPD, _uphill, "Minimise the negative of your objective"),
+        (FEDPD, _by_hand, "weight': changed without a step of an optimizer"),
+        (MORE["scaffold"], _momentum, "takes steps that are no plain gradient steps"),
+        (MORE["fednova"], _adam, "takes steps that are no plain gradient steps"),
+        (MORE["feddc"], _two_lengths, "Give all parameters the same step sizes"),
     ],
 )
-def test_loops_that_would_be_wrong_without_a_word_are_refused(train: Callable[[Any], None], answer: str) -> None:
+def test_loops_that_would_be_wrong_without_a_word_are_refused(
+    method: Any, train: Callable[[Any], None], answer: str
+) -> None:
     net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
-    with pytest.raises(FedpdError, match=answer), fedpd.torch.local(FEDPD, net, agent):
+    with pytest.raises(FedpdError, match=answer), fedpd.torch.local(method, net, agent):
         train(net)
     assert agent.rounds == 0
+
+
+def test_the_step_sizes_of_a_schedule_add_up() -> None:
+    x, y = (torch.tensor(part) for part in AGENTS[0])
+    net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
+    with fedpd.torch.local(MORE["scaffold"], net, agent) as step:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(net, x, y).backward()
+            optimizer.step()
+            schedule.step()
+    assert step.length == pytest.approx(0.1 + 0.05 + 0.025)
+    np.testing.assert_allclose(step.message[1]["weight"], -step.message[0]["weight"] / step.length)  # c_i+, c_i = c = 0
+
+
+def test_an_optimizer_around_another_adds_the_terms_once() -> None:
+    class Around(torch.optim.Optimizer):  # type: ignore[name-defined]
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
+
+    def train(net: Any, x: Any, y: Any) -> None:
+        optimizer = Around(torch.optim.SGD(net.parameters(), lr=0.05))
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss_of(net, x, y).backward()
+            optimizer.step()
+
+    assert_simulated(federated(FEDPD, train, rounds=5), rounds=5)
+
+
+def test_arrays_of_another_shape_are_refused() -> None:
+    with pytest.raises(FedpdError, match="Give the arrays of the same module"):
+        fedpd.torch.load(torch.nn.Linear(3, 1), {"weight": np.ones((1, 1)), "bias": np.ones(1)})
 
 
 def test_sparse_gradients_and_modules_without_parameters_are_refused() -> None:

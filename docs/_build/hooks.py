@@ -1,17 +1,21 @@
 """Fill in the pages from the code: methods from their cards, commands from their help, notebooks, and MathJax.
 
-Pages say where with a line of their own:
+Pages say where with a line of their own. What short tables say is also written into the files, up to <!-- end -->, for those
+who read the repository: `make pages` writes it, and a build warns where it is not current.
 
     <!-- methods -->       the table of `fedpd methods --wide`
     <!-- method list -->   every function with its page and its paper
-    <!-- paper -->         on a method's page: its reference
-    <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
-                           has the first two blocks of equations of the module's docstring; otherwise it is one.
     <!-- columns -->       the columns of a history; `<!-- columns: accuracy -->` only those that record= asks for by that
                            word
     <!-- loaders -->       the functions that read or generate federated data
     <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
+
+Other parts are only on the site:
+
+    <!-- paper -->         on a method's page: its reference
+    <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
+                           has the first two blocks of equations of the module's docstring; otherwise it is one.
     <!-- gallery -->       a picture of every notebook
     <!-- picture -->       on a method's page: its path on a problem with two parameters, and its error
     <!-- picture: NAME --> the picture of that name of PICTURES in docs/_build/pictures.py
@@ -22,13 +26,16 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-with warnings.catch_warnings():  # of the typer that flwr asks for: it imports what Click deprecates
+with (
+    warnings.catch_warnings()
+):  # of the typer that flwr asks for: it imports what Click deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     import command_help
     import lists
@@ -36,6 +43,8 @@ with warnings.catch_warnings():  # of the typer that flwr asks for: it imports w
     import notebooks
     import pictures
 
+LOG = logging.getLogger("mkdocs.hooks.fedpd")
+PAGES = Path(__file__).parents[1]
 MATHJAX = "assets/mathjax/tex-svg.js"
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
@@ -44,14 +53,26 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 def on_config(config: Any, **kwargs: Any) -> Any:
     """Add the methods to the navigation, by family, and the notebooks."""
     add_methods(config.nav)
-    (gallery,) = (entry["Notebooks"] for entry in config.nav if "Notebooks" in entry)
-    gallery.extend(notebooks.navigation())
+    _section(config.nav, "Notebooks").extend(notebooks.navigation())
     return config
 
 
-def add_methods(nav: list[dict[str, Any]]) -> None:
-    (methods,) = (entry["Methods"] for entry in nav if "Methods" in entry)
-    methods.extend(method_pages.navigation())
+def add_methods(nav: list[Any]) -> None:
+    _section(nav, "Methods").extend(method_pages.navigation())
+
+
+def _section(nav: list[Any], title: str) -> list[Any]:
+    """Return the entries of the section with a title, wherever it is in the navigation."""
+    (found,) = _sections(nav, title)
+    return found
+
+
+def _sections(nav: list[Any], title: str) -> Iterator[list[Any]]:
+    for name, inner in (pair for entry in nav if isinstance(entry, dict) for pair in entry.items()):
+        if name == title:
+            yield inner
+        elif isinstance(inner, list):
+            yield from _sections(inner, title)
 
 
 def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
@@ -62,7 +83,9 @@ def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
     files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
     for name in notebooks.NAMES:
         done = notebooks.run(name)
-        logging.getLogger("mkdocs.notebooks").info("Notebook %s: %.0f s of processor time", name, done.seconds)
+        logging.getLogger("mkdocs.notebooks").info(
+            "Notebook %s: %.0f s of processor time", name, done.seconds
+        )
         content = {f"{name}.md": done.page, f"{name}.ipynb": done.file} | done.pictures
         for file, data in content.items():
             files.append(File.generated(config, f"notebooks/{file}", content=data))
@@ -74,16 +97,27 @@ def find_mathjax() -> Path:
     try:
         package = distribution(MATHJAX_PACKAGE)
     except PackageNotFoundError:
-        sys.exit("MathJax is not installed, so no page could show formulas. Run make docs, or pip install '.[docs]'.")
+        sys.exit(
+            "MathJax is not installed, so no page could show formulas. Run make docs, or pip install '.[docs]'."
+        )
     path = Path(str(package.locate_file(f"{MATHJAX_PACKAGE}/static/mathjax/tex-svg.js")))
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != MATHJAX_SHA256:
-        sys.exit(f"{path} has the SHA-256 {found}, not {MATHJAX_SHA256}: it is not MathJax 3.2.2. Install it again.")
+        sys.exit(
+            f"{path} has the SHA-256 {found}, not {MATHJAX_SHA256}: it is not MathJax 3.2.2. Install it again."
+        )
     return path
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    return _display_formulas(fill_in(markdown, page.file.name))
+    if written(markdown) != markdown:
+        LOG.warning("docs/%s: a table that is made from the code is not current. Run: make pages", page.file.src_uri)
+    return _display_formulas(fill_in(_for_readers(markdown), page.file.name))
+
+
+def _for_readers(markdown: str) -> str:
+    """Return a page without the section that says where a method's card was checked, which maintainers read in the file."""
+    return markdown.partition("\n## What was checked\n")[0]
 
 
 def on_page_content(html: str, page: Any, **kwargs: Any) -> str:
@@ -102,29 +136,49 @@ def mark_outcomes(html: str) -> str:
     """Return a page whose cells with an outcome or a verdict have its class."""
     return re.sub(
         r"<td>([\w, ]+)</td>",
-        lambda found: f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>' if found[1] in OUTCOMES else found[0],
+        lambda found: (
+            f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>'
+            if found[1] in OUTCOMES
+            else found[0]
+        ),
         html,
     )
+
+
+WRITTEN = {
+    r"methods": lambda found: method_pages.compare_methods(),
+    r"method list": lambda found: method_pages.list_methods(),
+    r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
+    r"loaders": lambda found: lists.describe_loaders(),
+    r"problems": lambda found: lists.table_problems(),
+    r"commands": lambda found: command_help.describe_commands(),
+}
+
+
+def written(markdown: str) -> str:
+    """Return a page whose written parts are current."""
+    for directive, fill in WRITTEN.items():
+
+        def replaced(found: re.Match[str], fill: Any = fill) -> str:
+            return f"{found[0].partition(chr(10))[0]}\n\n{fill(found)}\n\n<!-- end -->"
+
+        block = rf"^<!-- {directive} -->\n(?:(?!<!--).*\n)*<!-- end -->$"
+        markdown = re.sub(block, replaced, markdown, flags=re.MULTILINE)
+    return markdown
 
 
 def fill_in(markdown: str, name: str) -> str:
     """Return a page with its directives filled in; `name` is its file's name without .md."""
     fillings = {
-        r"methods": lambda found: method_pages.compare_methods(),
-        r"method list": lambda found: method_pages.list_methods(),
         r"paper": lambda found: method_pages.cite(name),
         r"facts(?:: (\d))?": lambda found: method_pages.describe(name, int(found[1] or 1)),
-        r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
-        r"loaders": lambda found: lists.describe_loaders(),
-        r"problems": lambda found: lists.table_problems(),
-        r"commands": lambda found: command_help.describe_commands(),
         r"gallery": lambda found: notebooks.gallery(),
         r"picture": lambda found: pictures.method_picture(name),
         r"picture: (\w+)": lambda found: pictures.PICTURES[found[1]](),
     }
     for directive, fill in fillings.items():
         markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)
-    return markdown
+    return written(markdown)
 
 
 def _display_formulas(markdown: str) -> str:
@@ -149,7 +203,17 @@ def _display_formulas(markdown: str) -> str:
             lines.append("")
             loose = True
         lines.append("    " + text)
-        formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith("$$")
+        formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith(
+            "$$"
+        )
         if text.endswith("$$") and not formula:
             lines.append("")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for path in sorted(PAGES.rglob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        if (after := written(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote the tables of {path.relative_to(PAGES)}")

@@ -1,7 +1,15 @@
 """Lists that the site makes from the code: the columns of a history, the loaders of data, and the suite's problems."""
 
+import inspect
+
 from fedpd import data
-from fedpd.engine.measure.columns import CENTRAL_COLUMNS, COLUMNS, FEDERATED, RECORDABLE, Column
+from fedpd.engine.measure.columns import (
+    CENTRAL_COLUMNS,
+    COLUMNS,
+    FEDERATED,
+    RECORDABLE,
+    Column,
+)
 from fedpd.suite.results import HEADINGS, problem_rows
 
 
@@ -14,13 +22,21 @@ def table_columns(group: str | None) -> str:
 
 
 def _table(columns: tuple[Column, ...] | list[Column]) -> str:
-    rows = [f"| `{column.name}` | {column.words} | {column.unit or '-'} | {column.better or '-'} |" for column in columns]
-    return "\n".join(["| column | what it is | unit | better |", "| --- | --- | --- | --- |", *rows])
+    rows = [
+        f"| `{column.name}` | {column.words} | {column.unit or '-'} | {column.better or '-'} |"
+        for column in columns
+    ]
+    return "\n".join(
+        ["| column | what it is | unit | better |", "| --- | --- | --- | --- |", *rows]
+    )
 
 
 def describe_loaders() -> str:
-    """Return the references of the functions that read or generate federated data."""
-    return "\n\n".join(f"::: fedpd.data.{name}.{name}" for name in data.LOADERS)
+    """Return a table of the functions that read or generate federated data, and their references."""
+    summaries = {name: (inspect.getdoc(getattr(data, name)) or "").splitlines()[0] for name in data.LOADERS}
+    table = [f"| `data.{name}` | {summary.replace('|', '&#124;')} |" for name, summary in summaries.items()]
+    references = "\n\n".join(f"::: fedpd.data.{name}.{name}" for name in data.LOADERS)
+    return "\n".join(["| function | what it does |", "| --- | --- |", *table, "", references])
 
 
 def table_problems() -> str:

@@ -12,16 +12,35 @@ from fedpd import algorithms
 from fedpd.base.checks import FedpdError
 from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 from fedpd.experiments.calls import table_of, toml_text
-from fedpd.report.methods import HEADINGS, ROUNDS, Sizes, WorkPerRound, measure_sizes, measure_work, rows
+from fedpd.report.methods import (
+    HEADINGS,
+    ROUNDS,
+    Sizes,
+    WorkPerRound,
+    measure_sizes,
+    measure_work,
+    rows,
+)
 
-ASSUMPTIONS = {"NC": "non-convex", "C": "convex", "SC": "strongly convex", "BG": "bounded gradients"}
+ASSUMPTIONS = {
+    "NC": "non-convex",
+    "C": "convex",
+    "SC": "strongly convex",
+    "BG": "bounded gradients",
+}
 
 
 def navigation() -> list[dict[str, list[dict[str, str]]]]:
     """Return the entries of the navigation: the pages of all methods, by family."""
     cards = algorithms.cards()
     return [
-        {family.capitalize(): [{card.title: f"methods/{name}.md"} for name, card in cards.items() if card.family == family]}
+        {
+            family.capitalize(): [
+                {card.title: f"methods/{name}.md"}
+                for name, card in cards.items()
+                if card.family == family
+            ]
+        }
         for family in FAMILIES
     ]
 
@@ -38,7 +57,11 @@ def list_methods() -> str:
 
 def compare_methods() -> str:
     """Return the table of `fedpd methods --wide`, with links to the methods' pages."""
-    pages = {variant.label: name for name, card in algorithms.cards().items() for variant in card.variants}
+    pages = {
+        variant.label: name
+        for name, card in algorithms.cards().items()
+        for variant in card.variants
+    }
     lines = [HEADINGS, ["---"] * len(HEADINGS)]
     lines += [[f"[{label}]({pages[label]}.md)", *map(_escape, row)] for label, *row in rows()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -59,17 +82,19 @@ def describe(name: str, equations: int) -> str:
     """
     card = _card(name)
     parts = (_signature(name), _parameters(name), _costs(card), _theory(card), _settings(card))
-    return "\n\n".join([*parts, _notes(name, equations)]).rstrip()
+    return "\n\n".join([*parts, _notes(name, equations), _see_also(name)]).rstrip()
 
 
 def _card(name: str) -> Card:
     if name not in algorithms.cards():
-        raise FedpdError(f"docs/methods/{name}.md: there is no method {name!r}. Name the page after its function.")
+        raise FedpdError(
+            f"docs/methods/{name}.md: there is no method {name!r}. Name the page after its function."
+        )
     return algorithms.cards()[name]
 
 
 def _signature(name: str) -> str:
-    options = "options: { heading: Parameters, toc_label: Parameters, heading_level: 2 }"
+    options = "options: { heading: Parameters, toc_label: Parameters, heading_level: 2, show_docstring_description: false, show_docstring_parameters: false }"
     return f"::: fedpd.algorithms.{name}.{name}\n    {options}"
 
 
@@ -79,10 +104,14 @@ def _parameters(name: str) -> str:
     parameters = inspect.signature(getattr(algorithms, name)).parameters
     for key in _card(name).parameters:
         if key not in parameters:
-            raise FedpdError(f"The card of {name} describes {key!r}, which is no parameter of {name}. Remove it.")
+            raise FedpdError(
+                f"The card of {name} describes {key!r}, which is no parameter of {name}. Remove it."
+            )
     for key, parameter in parameters.items():
         if key not in words:
-            raise FedpdError(f"The card of {name} has no words for {key!r}. Add them to its parameters.")
+            raise FedpdError(
+                f"The card of {name} has no words for {key!r}. Add them to its parameters."
+            )
         lines.append(f"| `{key}` | {words[key]} | {_default(parameter.default)} |")
     return "\n".join(lines)
 
@@ -134,7 +163,10 @@ def _theory(card: Card) -> str:
 
 
 def _settings(card: Card) -> str:
-    tables = [{"label": one.label} | _rounded(table_of(one.rule(1.0, 100, 1.0).spec)) for one in card.variants]
+    tables = [
+        {"label": one.label} | _rounded(table_of(one.rule(1.0, 100, 1.0).spec))
+        for one in card.variants
+    ]
     text = "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables)
     return (
         "## In an experiment file\n\n`fedpd compare --methods all` runs it like this if L = 1 and N = 100, by the method's own "
@@ -150,7 +182,10 @@ def _rounded(value: Any) -> Any:
 
 def _notes(name: str, equations: int) -> str:
     """Return the module's docstring after the equations that the page has as formulas."""
-    blocks = re.split(r"\n\s*\n", inspect.cleandoc(importlib.import_module(f"fedpd.algorithms.{name}").__doc__ or ""))
+    blocks = re.split(
+        r"\n\s*\n",
+        inspect.cleandoc(importlib.import_module(f"fedpd.algorithms.{name}").__doc__ or ""),
+    )
     formulas = [i for i, block in enumerate(blocks) if block.startswith("    ")]
     notes = "\n\n".join(blocks[formulas[equations - 1] + 1 if formulas else 1 :])
     return f"## Notes and differences from its paper\n\n{notes}\n\nThe source is `src/fedpd/algorithms/{name}.py`."
@@ -158,3 +193,17 @@ def _notes(name: str, equations: int) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "&#124;").replace("<", "&lt;")
+
+
+def _see_also(name: str) -> str:
+    """Return links to the other methods of the family and to the pages that compare them."""
+    cards = algorithms.cards()
+    family = cards[name].family
+    others = [f"[{card.title}]({other}.md)" for other, card in cards.items() if card.family == family and other != name]
+    lines = [
+        "## See also",
+        "",
+        "- [Which method suits my problem?](../choose.md), [a fair comparison](../compare.md), [all methods](index.md)",
+        f"- Other methods of the family *{family}*: {', '.join(others)}" if others else "",
+    ]
+    return "\n".join(lines).rstrip()

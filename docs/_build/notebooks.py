@@ -1,17 +1,26 @@
 """Run the notebooks of docs/notebooks, and make a page of each with its outputs.
 
+With FEDPD_DOCS_NOTEBOOKS=off in the environment the pages have the cells without outputs, and are there in seconds.
+
 A notebook is a Python file without outputs: a line `# %% [markdown]` starts a text in comments, and a line `# %%` starts
 code. A cell that fails ends the build.
 """
 
 import base64
+import os
 import re
 import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-NAMES = ("own_data", "own_network", "choose_and_tune", "federation")  # in the order of the navigation
+NAMES = (
+    "own_data",
+    "own_network",
+    "choose_and_tune",
+    "federation",
+)  # in the order of the navigation
+EXECUTE = os.environ.get("FEDPD_DOCS_NOTEBOOKS") != "off"
 TIMEOUT = 600  # seconds on the clock for a cell; a notebook takes less than a minute of processor time on a free core
 
 
@@ -39,7 +48,9 @@ def read_cells(source: str) -> list[tuple[str, str]]:
     """
     head, *parts = re.split(r"^# %%(?: \[(markdown)\])?\n", source, flags=re.MULTILINE)
     if head.strip():
-        raise ValueError(f"the notebook starts with {head.splitlines()[0]!r}: its first line must be '# %% [markdown]'.")
+        raise ValueError(
+            f"the notebook starts with {head.splitlines()[0]!r}: its first line must be '# %% [markdown]'."
+        )
     cells = []
     for kind, text in zip(parts[::2], parts[1::2], strict=True):
         text = re.sub(r"^# ?", "", text, flags=re.MULTILINE) if kind else text
@@ -64,7 +75,8 @@ def gallery() -> str:
     for name in NAMES:
         title, summary = title_and_summary(name)
         page = f"notebooks/{name}.md"
-        shown.append(f"## [{title}]({page})\n\n[![{title}](notebooks/{name}_1.png){{ width=480 }}]({page})\n\n{summary}")
+        picture = f"[![{title}](notebooks/{name}_1.png){{ width=480 .drawn }}]({page})\n\n"
+        shown.append(f"## [{title}]({page})\n\n{picture if EXECUTE else ''}{summary}")
     return "\n\n".join(shown)
 
 
@@ -81,10 +93,13 @@ def run(name: str, folder: Path = FOLDER) -> Notebook:
     notebook = nbformat.v4.new_notebook()
     make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
     cells = read_cells((folder / f"{name}.py").read_text(encoding="utf-8"))
-    notebook.cells = [make[kind](text, id=str(number)) for number, (kind, text) in enumerate(cells)]
+    notebook.cells = [
+        make[kind](text, id=str(number)) for number, (kind, text) in enumerate(cells)
+    ]
     before = _processor_time()
-    own = Config(KernelManager={"transport": "ipc"})  # sockets that are files of this user, not ports
-    NotebookClient(notebook, config=own, timeout=TIMEOUT, kernel_name="python3").execute()
+    own = Config(KernelManager={"transport": "ipc"})  # sockets that are files, not ports
+    if EXECUTE:
+        NotebookClient(notebook, config=own, timeout=TIMEOUT, kernel_name="python3").execute()
     seconds = _processor_time() - before
     pictures: dict[str, bytes] = {}
     parts = [part for cell in notebook.cells for part in _shown(cell, name, pictures)]
@@ -104,14 +119,18 @@ def _shown(cell: Any, name: str, pictures: dict[str, bytes]) -> list[str]:
         heading, *rest = cell.source.split("\n\n", 1)
         return [heading, *rest]
     parts = [f"```python\n{cell.source}\n```"]
-    printed = "".join(one.text for one in cell.outputs if one.output_type == "stream" and one.name == "stdout")
+    printed = "".join(
+        one.text
+        for one in cell.outputs
+        if one.output_type == "stream" and one.name == "stdout"
+    )
     if printed:
         parts.append(f"```text\n{printed.rstrip()}\n```")
     for found in (one.data for one in cell.outputs if one.output_type != "stream"):
         if "image/png" in found:
             file = f"{name}_{len(pictures) + 1}.png"
             pictures[file] = base64.b64decode(found["image/png"])
-            parts.append(f"![the figure of the cell above]({file})")
+            parts.append(f"![the figure of the cell above]({file}){{ .drawn }}")
         elif "text/html" in found and "<progress" not in found["text/html"]:
             lines = [line.strip() for line in found["text/html"].splitlines() if line.strip()]
             parts.append("<div>\n" + "\n".join(lines) + "\n</div>")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpd import algorithms, oracles
+from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.core import Method
 from fedpd.engine.views.drawing import spread
 from fedpd.engine.views.style import DASHES, HUES, Style, style_of, styles
@@ -54,7 +54,10 @@ def method_picture(name: str) -> str:
         "rounds from the square, with the settings of the method's own rule. Dotted: FedAvg with 10 local steps of 0.5. "
         "There is no gradient noise: the picture shows what the differences between agents do."
     )
-    return figure(svg(720, 330, f"Path and error of {labels[0]}", [*_map(paths), *_errors(paths, 390, 320)]), caption)
+    return figure(
+        _pair(f"of {labels[0]}", paths),
+        caption,
+    )
 
 
 def pulling_apart() -> str:
@@ -63,14 +66,39 @@ def pulling_apart() -> str:
         "FedAvg": algorithms.fedavg(oracle=LOCAL),
         "FedPD": algorithms.fedpd(eta=1.0, oracle=LOCAL),
     }
-    paths = {label: (path(algorithm, 60), style_of(label) or PLAIN) for label, algorithm in made.items()}
-    ends = {label: float(np.linalg.norm(np.array(found["model"][-1]) - _minimum())) for label, (found, _) in paths.items()}
+    paths = {
+        label: (path(algorithm, 60), style_of(label) or PLAIN)
+        for label, algorithm in made.items()
+    }
+    ends = {
+        label: float(np.linalg.norm(np.array(found["model"][-1]) - _minimum()))
+        for label, (found, _) in paths.items()
+    }
     caption = (
         f"After 60 rounds FedAvg stands {ends['FedAvg']:.2f} beside the minimum of the mean (ring), because the agents' "
         f"walks towards their own minima (dots) cancel there. FedPD's duals cancel the agents' pulls, and it is {_tiny(ends['FedPD'])} "
         "away. Both take 10 local gradient steps of 0.5 per round."
     )
-    return figure(svg(720, 330, "FedAvg ends beside the minimum, FedPD reaches it", [*_map(paths), *_errors(paths, 390, 320)]), caption)
+    return figure(
+        _pair("of FedAvg, which ends beside the minimum, and FedPD, which reaches it", paths),
+        caption,
+    )
+
+
+def first_comparison() -> str:
+    """Return what the home page's program draws: the errors of FedPD and FedAvg on the paper's first problem, small."""
+    features, labels = data.strongly_noniid(agents=20, samples=100, dimension=10)
+    problem = problems.penalized_logistic(features, labels)
+    local = oracles.gd(step=0.2, iterations=8)
+    made = {"FedAvg": algorithms.fedavg(oracle=local), "FedPD": algorithms.fedpd(eta=0.4, oracle=local)}
+    found = {name: simulate(method, problem, rounds=60, progress=False).history for name, method in made.items()}
+    paths = {name: (history, style_of(name) or PLAIN) for name, history in found.items()}
+    ends = {name: history["stationarity"][-1] for name, history in found.items()}
+    caption = (
+        f"The program draws these curves: after 60 communications FedPD is at ‖∇f‖² = {_tiny(ends['FedPD'])} and still falling, and "
+        f"FedAvg stays at {_tiny(ends['FedAvg'])}, with the same local work."
+    )
+    return figure(svg(420, 330, "FedPD keeps converging, FedAvg stops", _errors(paths, 50, 360)), caption)
 
 
 def _tiny(number: float) -> str:
@@ -97,10 +125,17 @@ def figure(picture: str, caption: str) -> str:
     return f'<figure class="picture" markdown="0">{picture}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
+def _pair(whose: str, paths: dict[str, tuple[dict[str, Any], Style]]) -> str:
+    """Return the map of the paths and the errors, side by side, or one below the other on a phone."""
+    maps = svg(SIZE + 20, 330, f"Paths {whose}", _map(paths))
+    return f'<div class="pair">{maps}{svg(400, 330, f"Errors {whose}", _errors(paths, 50, 350))}</div>'
+
+
 def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     """Return an SVG that grows with its column."""
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width:g}px" role="img" '
+        f'aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
 
@@ -119,30 +154,45 @@ def _place(point: Any) -> tuple[float, float]:
 
 def _map(paths: dict[str, tuple[dict[str, Any], Style]]) -> list[str]:
     scale = SIZE / (WINDOW[1] - WINDOW[0])
-    parts = [f'<clipPath id="map"><rect x="10" y="10" width="{SIZE}" height="{SIZE}"/></clipPath>']
-    parts.append(f'<rect class="frame" x="10" y="10" width="{SIZE}" height="{SIZE}"/><g clip-path="url(#map)">')
+    parts = [
+        f'<clipPath id="map"><rect x="10" y="10" width="{SIZE}" height="{SIZE}"/></clipPath>'
+    ]
+    parts.append(
+        f'<rect class="frame" x="10" y="10" width="{SIZE}" height="{SIZE}"/><g clip-path="url(#map)">'
+    )
     for minimum, angle in zip(MINIMA, ANGLES, strict=True):
         x, y = _place(minimum)
         wide, narrow = (scale * 0.42 / np.sqrt(curvature) for curvature in CURVATURES[::-1])
         turn = f"rotate({-np.degrees(angle):.4g} {x:.1f} {y:.1f})"
-        parts.append(f'<ellipse class="level" cx="{x:.1f}" cy="{y:.1f}" rx="{wide:.1f}" ry="{narrow:.1f}" transform="{turn}"/>')
+        parts.append(
+            f'<ellipse class="level" cx="{x:.1f}" cy="{y:.1f}" rx="{wide:.1f}" ry="{narrow:.1f}" transform="{turn}"/>'
+        )
         parts.append(f'<circle class="own" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
     for found, style in paths.values():
         points = [_place(point) for point in found["model"] if None not in point]
         parts.append(_line(points, style, 2))
         x, y = points[-1]
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" style="fill: var(--hue-{style.hue})"/>')
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" style="fill: var(--hue-{style.hue})"/>'
+        )
     (x, y), (u, v) = _place(_minimum()), _place(START)
     parts.append(f'<circle class="goal" cx="{x:.1f}" cy="{y:.1f}" r="8"/>')
-    return [*parts, f'<rect class="own" x="{u - 4:.1f}" y="{v - 4:.1f}" width="8" height="8"/></g>']
+    return [
+        *parts,
+        f'<rect class="own" x="{u - 4:.1f}" y="{v - 4:.1f}" width="8" height="8"/></g>',
+    ]
 
 
-def _errors(paths: dict[str, tuple[dict[str, Any], Style]], left: float, width: float) -> list[str]:
+def _errors(
+    paths: dict[str, tuple[dict[str, Any], Style]], left: float, width: float
+) -> list[str]:
     """Draw log10 of the stationarity against communications, with the methods' names at the ends."""
     curves = {}
     for label, (found, style) in paths.items():
         rows = zip(found["communications"], found["stationarity"], strict=True)
-        kept = [(c, np.log10(max(s, 10**DEEPEST))) for c, s in rows if s is not None and s < 1e6]
+        kept = [
+            (c, np.log10(max(s, 10**DEEPEST))) for c, s in rows if s is not None and s < 1e6
+        ]
         curves[label] = (kept, style)
     most = max(max(c for c, _ in kept) for kept, _ in curves.values()) or 1
     top = max(1.0, max(max(s for _, s in kept) for kept, _ in curves.values()))
@@ -151,21 +201,30 @@ def _errors(paths: dict[str, tuple[dict[str, Any], Style]], left: float, width: 
     parts.append(f'<text x="{left - 30}" y="14">error ‖∇f‖²</text>')
     for power in range(int(DEEPEST), int(top) + 1, 4):
         y = bottom - (power - DEEPEST) / (top - DEEPEST) * (bottom - 26)
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">1e{power:+03d}</text>')
+        parts.append(
+            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">1e{power:+03d}</text>'
+        )
         parts.append(f'<path class="grid" d="M{left} {y:.1f}h{wide}"/>')
-    parts.append(f'<text x="{left + wide / 2}" y="{bottom + 32}" text-anchor="middle">communications</text>')
-    parts.append(f'<text x="{left}" y="{bottom + 16}">0</text><text x="{left + wide}" y="{bottom + 16}" text-anchor="middle">{most:,.0f}</text>')
+    parts.append(
+        f'<text x="{left + wide / 2}" y="{bottom + 32}" text-anchor="middle">communications</text>'
+    )
+    parts.append(
+        f'<text x="{left}" y="{bottom + 16}">0</text><text x="{left + wide}" y="{bottom + 16}" text-anchor="middle">{most:,.0f}</text>'
+    )
     ends = []
     for kept, style in curves.values():
         points = [
-            (left + c / most * wide, bottom - (s - DEEPEST) / (top - DEEPEST) * (bottom - 26)) for c, s in kept
+            (left + c / most * wide, bottom - (s - DEEPEST) / (top - DEEPEST) * (bottom - 26))
+            for c, s in kept
         ]
         parts.append(_line(points, style, 2))
         ends.append(points[-1])
     places = spread(np.array([y for _, y in ends]), 15.0)
     places -= max(0.0, places.max() - bottom)
     for (label, (_, style)), y in zip(curves.items(), places, strict=True):
-        parts.append(f'<text x="{left + wide + 6}" y="{y + 4:.1f}" style="fill: var(--hue-{style.hue})">{escape(label)}</text>')
+        parts.append(
+            f'<text x="{left + wide + 6}" y="{y + 4:.1f}" style="fill: var(--hue-{style.hue})">{escape(label)}</text>'
+        )
     return parts
 
 
@@ -180,6 +239,7 @@ def _diagram(name: str, caption: str) -> str:
 
 
 PICTURES = {
+    "first_comparison": first_comparison,
     "pulling_apart": pulling_apart,
     "algorithm2": partial(
         _diagram,

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd import checks, oracles
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, makes
+from fedpd.core import (
+    Array,
+    Key,
+    LocalObjective,
+    Method,
+    Model,
+    Oracle,
+    Subproblem,
+    Work,
+    makes,
+)
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -40,7 +50,9 @@ class FedAvgM(Method):
     def send(self, agent: Agent) -> Model:
         return Model(agent.x)
 
-    def aggregate(self, server: Any, mean: Vector, share: Any) -> tuple[tuple[Vector, Vector], Vector]:
+    def aggregate(
+        self, server: Any, mean: Vector, share: Any
+    ) -> tuple[tuple[Vector, Vector], Vector]:
         x = mean + self.momentum * server[1]
         return (x, x - server[0]), x
 
@@ -51,11 +63,15 @@ class FedAvgM(Method):
 @makes(FedAvgM)
 def fedavgm(*, momentum: float, oracle: Oracle) -> Method:
     """Return FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
-    checks.below("momentum", checks.at_least("momentum", momentum, 0, "0 is FedAvg"), 1, "Give e.g. 0.9")
+    checks.below(
+        "momentum", checks.at_least("momentum", momentum, 0, "0 is FedAvg"), 1, "Give e.g. 0.9"
+    )
     return FedAvgM(momentum=momentum, oracle=oracle)
 
 
-def rule(L: float, agents: int, scale: Any) -> Method:  # a tenth of FedAvg's step: 1/(1 - momentum) steps add up
+def rule(
+    L: float, agents: int, scale: Any
+) -> Method:  # a tenth of FedAvg's step: 1/(1 - momentum) steps add up
     return fedavgm(momentum=0.9, oracle=oracles.gd(step=scale / (40 * L * 8), iterations=8))
 
 
@@ -64,7 +80,11 @@ CARD = Card(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference("Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown", TITLE, "arXiv:1909.06335", 2019),
+    reference=Reference(
+        "Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown", TITLE, "arXiv:1909.06335", 2019
+    ),
     variants=(Variant("FedAvgM", rule, Guarantee("NC, not proved")),),
-    parameters={"momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg"},
+    parameters={
+        "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg"
+    },
 )

@@ -10,7 +10,9 @@
 import fedpd
 from fedpd import data, problems, report
 
-problem = problems.penalized_logistic(*data.strongly_noniid(agents=10, samples=60, dimension=10))
+problem = problems.penalized_logistic(
+    *data.strongly_noniid(agents=10, samples=60, dimension=10)
+)
 advice = fedpd.advise(problem, epsilon=1e-8)
 print(advice)
 

@@ -67,7 +67,8 @@ problem = problems.from_losses(losses, [patients(i) for i in range(2)], start({}
 simulated = fedpd.simulate(algorithm({}), problem, rounds=8)
 grid = InProcessGrid(client_app(algorithm, start, local), agents=2, config={})
 tried = federate(grid, algorithm({}), start({}), Settings(agents=2, rounds=8, poll=0.01))
-print(f"largest difference of the models: {np.abs(tried.model['w'] - simulated.model['w']).max():.0e}")
+difference = np.abs(tried.model["w"] - simulated.model["w"]).max()
+print(f"largest difference of the models: {difference:.0e}")
 
 # %% [markdown]
 # Now the real federation. `new_app` writes an app, and its `task.py` gets the functions above. `up` starts a SuperLink
@@ -104,17 +105,27 @@ print("These processes ran:", ", ".join(names))
 
 # %%
 print("model:", real.model["w"].round(4), real.model["b"].round(4))
-print(f"largest difference from the simulation: {np.abs(real.model['w'] - simulated.model['w']).max():.0e}")
+difference = np.abs(real.model["w"] - simulated.model["w"]).max()
+print(f"largest difference from the simulation: {difference:.0e}")
 for number in (0, 2, 4, 8):
     sent, error = real.history["bytes_up"][number], real.history["stationarity"][number]
     print(f"{number} communications: clients sent {sent} bytes, stationarity {error:.1e}")
 
 # %%
 figure, axes = plt.subplots(figsize=(6.4, 3.6))
-lines = {"simulation": (simulated, {"linewidth": 4, "alpha": 0.4}), "real federation": (real, {"linestyle": "--"})}
+lines = {
+    "simulation": (simulated, {"linewidth": 4, "alpha": 0.4}),
+    "real federation": (real, {"linestyle": "--"}),
+}
 for label, (run, line) in lines.items():
-    axes.semilogy(run.history["communications"], run.history["stationarity"], label=label, **line)
-axes.set(xlabel="communications", ylabel="stationarity", title="The real federation takes the steps of the simulation")
+    axes.semilogy(
+        run.history["communications"], run.history["stationarity"], label=label, **line
+    )
+axes.set(
+    xlabel="communications",
+    ylabel="stationarity",
+    title="The real federation takes the steps of the simulation",
+)
 axes.legend()
 plt.show()
 

@@ -37,7 +37,9 @@ print("\n".join(lines[:4]))
 hospitals = data.csv(table, client="hospital", label="healed")
 hospitals, scaling = data.standardise(data.split(hospitals, 0.25))
 summary = data.describe(hospitals)
-print(f"{summary.agents} hospitals, {summary.train} patients to train on, {summary.test} to test on")
+print(
+    f"{summary.agents} hospitals, {summary.train} patients to train on, {summary.test} to test"
+)
 print(f"a hospital trains on {summary.sizes.least} to {summary.sizes.most} patients")
 print(f"skew of the labels: {summary.skew:.2f} (0: all hospitals heal the same share)")
 
@@ -48,8 +50,13 @@ print(f"skew of the labels: {summary.skew:.2f} (0: all hospitals heal the same s
 # %%
 problem = problems.softmax_regression(hospitals, l2=1e-2, weights="samples")
 solved = fedpd.solve(problem, target=1e-10)
-averaged = fedpd.simulate(algorithms.fedavg(oracle=oracles.gd(step=0.5, iterations=10)), problem, rounds=60)
-report.figure({"fedpd.solve": solved, "FedAvg": averaged}, title="FedAvg stops at an error floor, fedpd.solve does not")
+averaged = fedpd.simulate(
+    algorithms.fedavg(oracle=oracles.gd(step=0.5, iterations=10)), problem, rounds=60
+)
+report.figure(
+    {"fedpd.solve": solved, "FedAvg": averaged},
+    title="FedAvg stops at an error floor, fedpd.solve does not",
+)
 
 # %% [markdown]
 # `run.history` has one value per measured round.
@@ -60,4 +67,4 @@ print(f"accuracy on the patients kept for testing: {solved.history['test_accurac
 
 # %% [markdown]
 # Next: [sources of data](../data/sources.md), [scaling](../data/scaling.md), and
-# [what is accepted](../data/rules.md).
+# [what is accepted](../data/sources.md#rules).

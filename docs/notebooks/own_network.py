@@ -40,8 +40,13 @@ methods = {
     "FedPD": algorithms.fedpd(eta=10.0, oracle=oracle, start="server"),
     "FedAvg": algorithms.fedavg(oracle=oracle),
 }
-runs = {name: fedpd.simulate(method, problem, rounds=12, metrics_every=2) for name, method in methods.items()}
-report.figure(runs, "test_accuracy", title="On this small task FedPD and FedAvg are equally accurate")
+runs = {
+    name: fedpd.simulate(method, problem, rounds=12, metrics_every=2)
+    for name, method in methods.items()
+}
+report.figure(
+    runs, "test_accuracy", title="On this small task FedPD and FedAvg are equally accurate"
+)
 
 # %% [markdown]
 # Batch statistics stay with the writers: the model has parameters only. The model and one writer's statistics together
@@ -55,8 +60,11 @@ for i, samples in enumerate(writers.test):
     own = {name: rows[i] for name, rows in statistics.items()}
     problems.load_model(module, model | own).eval()
     with torch.no_grad():
-        right.append((module(torch.from_numpy(samples["x"])).argmax(1).numpy() == samples["y"]).mean())
-print(f"test accuracy of the writers in PyTorch: mean {sum(right) / len(right):.3f}, worst {min(right):.3f}")
+        right.append(
+            (module(torch.from_numpy(samples["x"])).argmax(1).numpy() == samples["y"]).mean()
+        )
+mean, worst = sum(right) / len(right), min(right)
+print(f"test accuracy of the writers in PyTorch: mean {mean:.3f}, worst {worst:.3f}")
 print(f"in the history: {runs['FedPD'].history['test_accuracy_agents'][-1]:.3f}")
 
 # %% [markdown]

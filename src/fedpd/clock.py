@@ -131,9 +131,13 @@ def network(*, up: Amount, down: Amount, latency: Amount = 0.0, compute: Amount 
         FedpdError: A value is not valid. The message names the value, the rule and the remedy.
 
     Examples:
-        >>> clock = network(up="8 Mbit/s", down="80 Mbit/s", latency="50 ms", compute="10 ms")
+        >>> import numpy as np
+        >>> from fedpd import clock
+        >>> network = clock.network(up="8 Mbit/s", down="80 Mbit/s", latency="50 ms", compute="10 ms")
         >>> everyone = np.arange(2)
-        >>> (clock.work(everyone, 0, steps=8) + clock.transfer(everyone, 0, 1e6, 1e6)).round(6).tolist()
+        >>> (network.work(everyone, 0, steps=8) + network.transfer(everyone, 0, 1e6, 1e6)).round(
+        ...     6
+        ... ).tolist()
         [1.28, 1.28]
     """
     count("seed", seed, "Give a whole number, e.g. 0", least=0)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedpd.base.checks import refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.progress import Event, Listener, Row
 
 Log = Callable[[list[Row]], object]

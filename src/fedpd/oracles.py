@@ -26,6 +26,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, count, is_traced, positive, refuse
+from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
@@ -80,9 +81,12 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         tolerance: eps_1. If given, the oracle stops as soon as ||grad phi_i||^2 <= eps_1.
 
     Examples:
-        >>> gd(step=0.1, iterations=8).description
+        >>> from fedpd import oracles
+        >>> oracles.gd(step=0.1, iterations=8).description
         'gd(step=0.1, iterations=8)'
-        >>> gd(step=lambda r, q: 0.1 / (1 + r), iterations=100, tolerance=1e-8).description.endswith("tolerance=1e-08)")
+        >>> oracles.gd(step=lambda r, q: 0.1 / (1 + r), iterations=9, tolerance=0.1).description.endswith(
+        ...     "=0.1)"
+        ... )
         True
     """
     check_step(step)
@@ -107,9 +111,9 @@ class Stochastic(Oracle):
     iterations: int | None
     epochs: int | None = None
     batch: int | None
-    tolerance: float | None
-    check: int | None
-    draw: Draw
+    tolerance: float | None = None
+    check: int | None = None
+    draw: Draw = uniform
     gradients: ClassVar[int] = 1
 
     def advance(self, phi: Subproblem, carry: Any, rows: Tree, r: Array, q: Array) -> Any:
@@ -344,9 +348,10 @@ def sgd(
         draw: Draws the samples of `iterations`; a test can replay recorded draws.
 
     Examples:
-        >>> sgd(step=0.1, iterations=30, batch=10).description
+        >>> from fedpd import oracles
+        >>> oracles.sgd(step=0.1, iterations=30, batch=10).description
         'sgd(step=0.1, iterations=30, batch=10)'
-        >>> sgd(step=0.1, epochs=5, batch=50, momentum=0.9).description
+        >>> oracles.sgd(step=0.1, epochs=5, batch=50, momentum=0.9).description
         'sgd(step=0.1, batch=50, epochs=5, momentum=0.9)'
     """
     check_step(step)
@@ -394,7 +399,8 @@ def lbfgs(tolerance: float = 3e-3, iterations: int = 100, pairs: int = 20) -> Or
         pairs: The secant pairs that an agent keeps; each takes the room of two models.
 
     Examples:
-        >>> lbfgs(tolerance=1e-2, iterations=50).description
+        >>> from fedpd import oracles
+        >>> oracles.lbfgs(tolerance=1e-2, iterations=50).description
         'lbfgs(tolerance=0.01, iterations=50)'
     """
     positive("tolerance", tolerance, "Give the factor by which a solve reduces ||grad phi_i||, e.g. 3e-3")
@@ -482,7 +488,8 @@ def vr(
         draw: Draws the samples; a test can replay recorded draws.
 
     Examples:
-        >>> vr(gamma=0.1, iterations=8, refresh=20).description
+        >>> from fedpd import oracles
+        >>> oracles.vr(gamma=0.1, iterations=8, refresh=20).description
         'vr(gamma=0.1, iterations=8, refresh=20)'
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
@@ -558,7 +565,9 @@ def optax(
         draw: Draws the samples of `iterations`; a test can replay recorded draws.
 
     Examples:
-        >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
+        >>> from fedpd import oracles
+        >>> from fedpd.core.optimizers import optimizer
+        >>> oracles.optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
         'optax(optimizer=adam(learning_rate=0.01), iterations=20, batch=10)'
     """
     made = Optax(
@@ -579,6 +588,8 @@ def optax(
 
 
 class OwnLoop(Oracle):
+    step = attribute(None)  # that of the loop
+
     def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         remedy = "Run it in fedpd.torch.local or fedpd.local, or give an oracle such as oracles.sgd"
         refuse("oracle", self.description, "stands for a training loop of your own", remedy)
@@ -589,7 +600,8 @@ def own_loop() -> Oracle:
     """Return a place holder for a training loop of your own, for `fedpd.torch.local`, `fedpd.local` and Flower's mod.
 
     Examples:
-        >>> own_loop().description
+        >>> from fedpd import oracles
+        >>> oracles.own_loop().description
         'own_loop()'
     """
     return OwnLoop()

@@ -72,7 +72,8 @@ def exponential(first: float, factor: float) -> Step:
         factor: The factor per round, at most 1, e.g. 0.998.
 
     Examples:
-        >>> exponential(0.1, 0.5)(3, 0)
+        >>> from fedpd import schedules
+        >>> schedules.exponential(0.1, 0.5)(3, 0)
         0.0125
     """
     remedy = "Give the factor per round, e.g. 0.998"

@@ -72,6 +72,7 @@ ROWS = {
     "fedexp": row("fedexp", {"oracle": GD, "epsilon": 0.1}, {"epsilon": 0}, steady=False),
     "fednova": row("fednova", {"oracle": GD}, {"oracle": 3}, steady=False),
     "fedsam": row("fedsam", {"oracle": GD, "rho": 0.1}, {"rho": -1}),
+    "moon": row("moon", {"features": "model", "mu": 0.3, "oracle": GD}, {"temperature": 0}),
     "fedbuff": row("fedbuff", {"oracle": GD, "staleness": 0.5}, {"staleness": -1}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
     "local_gd": row("local_gd", {"step": 0.2, "iterations": 3}, {"step": -1}),

@@ -1,5 +1,6 @@
 """FedPD-N: its reduction to Algorithm 2, rounds in NumPy, the trials by hand, and first steps that are far off."""
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -186,3 +187,12 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], words: s
 def test_a_cohort_of_more_agents_than_there_are_is_refused() -> None:
     with pytest.raises(FedpdError, match="cohort = 7: must be at most 6, the number of agents"):
         simulate(algorithms.fedpd_n(iterations=4, batch=2, cohort=7), MANY, rounds=1)
+
+
+def test_a_run_with_fewer_agents_than_its_momentum_is_for_is_noticed() -> None:
+    method = algorithms.fedpd_n(iterations=2, batch=4, cohort=3)
+    with pytest.warns(UserWarning, match=r"as few as 2 agents.*Give fedpd_n\(cohort=2\), or a beta"):
+        simulate(method, MANY, rounds=1, cohort=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(method, MANY, rounds=1, cohort=3)

@@ -107,6 +107,7 @@ def test_special_cases_of_the_newer_averaging_methods_are_fedavg_and_fedprox(opt
         "equally many steps": algorithms.fednova(oracle=oracle),
         "a large epsilon": algorithms.fedexp(oracle=oracle, epsilon=1e9),
         "only the agent's own gradient": algorithms.fedcm(oracle=oracle, alpha=1.0),
+        "no contrast": algorithms.moon(features="model", oracle=oracle, mu=0.0),
         "no step uphill": algorithms.fedsam(oracle=oracle, rho=0.0),
         "nothing ahead": algorithms.fedacg(oracle=oracle, momentum=0.0, rho=0.0),
         "no momentum": algorithms.fedavgm(oracle=oracle, momentum=0.0),

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from fedpd import networks, oracles, regularizers
 from fedpd.base.identity import UnidentifiedError, fingerprint
+from fedpd.base.spec import Spec
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(
@@ -363,3 +364,36 @@ def test_a_function_of_vmap_is_identified_by_the_function_inside() -> None:
         return fingerprint(jax.vmap(lambda x, row: (row @ x - c) ** 2, (None, 0)))
 
     assert mapped(1.0) == mapped(1.0) != mapped(2.0)
+
+
+WORD = 1.0
+
+
+def test_an_attribute_with_the_name_of_a_global_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads_an_attribute(settings: Any) -> Any:
+        return settings.WORD
+
+    before = fingerprint(reads_an_attribute)
+    monkeypatch.setitem(globals(), "WORD", 2.0)
+    assert fingerprint(reads_an_attribute) == before
+    assert fingerprint(lambda: WORD) != before
+
+
+class HoldsItself:
+    """Its identity is computed on its own, as that of a module of PyTorch, whose code uses this object."""
+
+    @property
+    def spec(self) -> Spec:
+        return Spec("module", (("parts", fingerprint(self.use)),))
+
+    @staticmethod
+    def use() -> Any:
+        return HOLDER
+
+
+HOLDER = HoldsItself()
+
+
+def test_a_function_that_uses_what_holds_it_is_refused_with_a_sentence() -> None:
+    with pytest.raises(UnidentifiedError, match="Give the function what it needs as an argument"):
+        fingerprint(HOLDER)

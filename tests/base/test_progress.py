@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedpd import algorithms, oracles, problems, simulate
-from fedpd.base.progress import Event, Pace, terminal_bars
+from fedpd.base.progress import Event, Pace, plain_lines, terminal_bars
 
 LONG = "FedPD-GD with a long name, half the communications"
 
@@ -73,3 +73,20 @@ def test_a_notebook_updates_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(shown)
     simulate(algorithm, problems.opposing_quadratics(), rounds=20)  # over in less than two seconds
     assert len(shown) == before
+
+
+def test_without_a_terminal_a_run_writes_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = [0.0], list[str]()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with plain_lines(lines.append, ["test_accuracy"]) as listen:
+        for second in range(0, 200, 10):
+            now[0] = float(second)
+            rows = [{"test_accuracy": second / 1000}]
+            listen(Event("FedPD", second, 200, 0.5, rows=lambda rows=rows: rows))
+        now[0] = 200.0
+        for _ in range(2):  # the end is written once
+            listen(Event("FedPD", 200, 200, 0.25))
+    assert [line.partition(",")[0] for line in lines] == [
+        "FedPD: 60/200 rounds", "FedPD: 120/200 rounds", "FedPD: 180/200 rounds", "FedPD: 200/200 rounds",
+    ]  # fmt: skip
+    assert lines[0].endswith("test_accuracy 0.06")

@@ -20,6 +20,7 @@ from fedpd.base.precision import scope
 from fedpd.base.value import constant
 from fedpd.core import Algorithm, Exchange, message_kinds, vectors_of
 from fedpd.engine.backends import dealing
+from fedpd.engine.backends.compiled import SMALL, compiled_by_size
 from fedpd.engine.backends.memory import MemoryBackend, compile_ahead
 from fedpd.engine.config import RunConfig
 from fedpd.engine.loop import one_round
@@ -97,7 +98,7 @@ def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -
     options = RunConfig(devices=devices)
     with scope(PROBLEM.double), compilations() as ahead:
         compile_ahead(make_plan(algorithm, PROBLEM, 5, [0], False, options))
-    assert {"jit(compiled_begin)", "jit(_rounds)"} <= set(ahead)
+    assert {"jit(_begin)", "jit(_rounds)"} <= set(ahead)
     with compilations() as found:
         simulate(algorithm, PROBLEM, rounds=5, devices=devices)
     assert found == []
@@ -179,3 +180,13 @@ def test_all_chunks_of_a_cohort_on_two_devices_are_one_program(monkeypatch: pyte
     with compilations() as found:
         simulate(algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3)), PROBLEM, rounds=3, **options)
     assert sum("_rounds" in name for name in found) == 1
+
+
+def test_small_problems_compile_quickly_to_the_same_numbers() -> None:
+    def steps(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 50, lambda q, x: x - 0.1 * jnp.tanh(x @ x) * jnp.sin(x), x)
+
+    choose, x = compiled_by_size(steps), jnp.linspace(-1.0, 1.0, 7)
+    small, large = (problems.random_quadratic(agents=agents, dimension=10) for agents in (10, 1 + SMALL // 10))
+    assert choose(small) is not choose(large)
+    np.testing.assert_allclose(choose(small)(x), choose(large)(x), rtol=1e-5)

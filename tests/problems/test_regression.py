@@ -30,6 +30,12 @@ def samples(missing: bool = True) -> Federated:
     return data.from_arrays(train, test, classes=False)
 
 
+def as_ragged(samples: Any) -> Any:
+    """Return the samples of the agents as rows and sizes."""
+    rows = {key: np.concatenate([own[key] for own in samples]) for key in ("x", "y")}
+    return data.ragged(rows, sizes=[len(own["y"]) for own in samples])
+
+
 def linear(model: Any, x: Any) -> Any:
     return x @ model
 
@@ -103,7 +109,7 @@ def test_metrics_reach_tables_figures_pages_and_targets() -> None:
 def test_metrics_are_the_same_in_all_layouts_and_for_ragged_data() -> None:
     found, algorithm = samples(), algorithms.fedavg(oracle=GD)
     plain = simulate(algorithm, problems.regression(linear, found, START), rounds=2)
-    rows = [data.many.as_rows(part) for part in (found.train, found.test)]
+    rows = [as_ragged(part) for part in (found.train, found.test)]
     flat = problems.regression(linear, data.from_rows(*rows, names=list(found.names), classes=False), START)
     runs = [simulate(algorithm, problems.regression(linear, found, START), rounds=2, execution="sequential")]
     runs += [simulate(algorithm, flat, rounds=2), simulate(algorithm, flat, rounds=2, participation=1.0)]

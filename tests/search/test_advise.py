@@ -41,6 +41,7 @@ def test_with_nothing_given_few_communications_suffice(make: Any) -> None:
 def test_the_guaranteed_setting_is_the_theorems() -> None:
     problem = problems.random_quadratic(4, 3, heterogeneity=0.0)
     advice = advise(problem, 1e-3)
+    assert advice.hints == []  # L is known, so it is no network
     L, table = advice.smoothness.value, advice.guaranteed.table
     assert table["eta"] == pytest.approx(0.9 * max_eta(L))
     assert table["oracle"]["step"] == pytest.approx(1 / (L + 1 / table["eta"]))
@@ -79,6 +80,8 @@ def test_where_nothing_is_known_it_says_so() -> None:
     assert advice.recommended.reached
     steps = ("measuring L", "measuring delta", "trying the recommended setting", "trying the untuned setting")
     assert tuple(dict.fromkeys(told)) == (*steps, "measuring Hessians")
+    assert "use fedpd.train" in repr(advice)
+    assert advice.hints[0] in advice_notes(advice)
 
 
 @pytest.mark.slow

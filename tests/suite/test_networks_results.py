@@ -11,22 +11,29 @@ from fedpd.cli import app
 from fedpd.suite import networks_runner
 from fedpd.suite.networks import TASKS
 from fedpd.suite.networks_methods import FEDPD_N, METHODS
-from fedpd.suite.networks_results import by_method, compare, costs_to_targets, finding, table_markdown, write_networks
-from fedpd.suite.networks_runner import Outcome, run_networks
+from fedpd.suite.networks_results import (
+    by_method,
+    compare,
+    costs_to_targets,
+    finding,
+    main,
+    read_outcomes,
+    table_markdown,
+    write_networks,
+)
+from fedpd.suite.networks_runner import COSTS, Outcome, run_networks
 from tests.suite import test_networks_runner as runner
 
 
-def _outcome(method: str, mean: bool, accuracy: Sequence[float], problem: str = "p") -> Outcome:
-    rows = np.arange(len(accuracy))
-    costs = {"communications": rows, "samples": 8 * rows, "bytes": 4 * rows, "seconds": rows / 10}
-    finals = np.array([accuracy[-1] - 0.01, accuracy[-1] + 0.01])
-    return Outcome(problem, method, mean, 0, "setting", np.array(accuracy), costs, finals)
+def _outcome(method: str, mean: bool, communications: Sequence[float], final: float) -> Outcome:
+    spent = {cost: [scale * one for one in communications] for cost, scale in zip(COSTS, (1, 8, 4, 0.1), strict=True)}
+    return Outcome("p", method, mean, 0, "setting", [final - 0.01, final + 0.01], spent)
 
 
 FOUND = [
-    _outcome("FedAvg", False, [0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5]),
-    _outcome("FedAvg", True, [0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5]),
-    _outcome(FEDPD_N, True, [0.0, 0.0, 0.0, 0.49, 0.49, 0.49, 0.49]),
+    _outcome("FedAvg", False, [4, 4, 4], 0.5),
+    _outcome("FedAvg", True, [2, 2, 2], 0.5),
+    _outcome(FEDPD_N, True, [3, 3, np.inf], 0.49),
 ]
 
 
@@ -59,10 +66,11 @@ def test_ratios_are_geometric_means_over_problems() -> None:
 
 
 def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks_runner, "_measured", runner.made_up)
+    monkeypatch.setattr(networks_runner, "curves", runner.made_up)
     outcomes = run_networks(tmp_path / "cells.jsonl", budgets=[0, 8], seeds=2, tasks=runner.TASKS)
     written = write_networks(outcomes, [0, 8], tmp_path, runner.TASKS)
-    page, figure, _ = written.files
+    page, results, figure, _ = written.files
+    assert read_outcomes(results) == outcomes
     text = page.read_text(encoding="utf-8")
     for label in METHODS:
         assert f"| {label} |" in text
@@ -75,7 +83,7 @@ def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: 
 
 def test_the_page_without_fedpd_n_says_so(tmp_path: Path) -> None:
     written = write_networks(FOUND[:2], [0], tmp_path, {"p": next(iter(TASKS.values()))})
-    assert [path.name for path in written.files] == ["networks.md"]
+    assert [path.name for path in written.files] == ["networks.md", "results.json"]
     assert written.findings == ["FedPD-N was not run, only 1 rival, each with its usual setting."]
 
 
@@ -84,3 +92,17 @@ def test_the_command_lists_its_problems_and_leaves_those_of_the_suite_alone() ->
     assert shown.exit_code == 0
     assert all(name in shown.output for name in TASKS)
     assert "quadratic-identity" in CliRunner().invoke(app, ["benchmark", "--list"]).output
+
+
+def test_the_documentation_compares_problem_by_problem_and_rival_by_rival(tmp_path: Path) -> None:
+    page = write_networks(FOUND, [0], tmp_path, {"p": next(iter(TASKS.values()))}).files[1]
+    text = tmp_path / "page.md"
+    parts = ("finding", "problems", "rivals", "ratios")
+    text.write_text("".join(f"<!-- networks: {part} 0 -->\nold\n<!-- end -->\n" for part in parts))
+    main(str(page), str(text))
+    lines = text.read_text().splitlines()
+    assert finding(FOUND, 0) in lines
+    assert "| p | 3 / 3 / - | 2 / 2 / 2 | 4 / 4 / 4 | .490 ± .014 | .500 ± .014, FedAvg | .500 ± .014 |" in lines
+    ratios = "1.50, worst 1.5; 0 of 1 | 1.50, worst 1.5; 0 of 1 | -; 0 of 1; missed on 1"
+    assert f"| FedAvg | {ratios} | -0.010, worst -0.010 |" in lines
+    assert "old" not in lines

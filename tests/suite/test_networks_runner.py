@@ -1,6 +1,7 @@
 """The benchmark on networks: targets, scores, validation samples, and an interrupted command."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,26 +10,24 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
-from fedpd.core import Method, Problem
+from fedpd.core import Method, Problem, Tree
 from fedpd.problems.networks import MLP
-from fedpd.search.judge import with_validation
 from fedpd.suite import networks_runner
-from fedpd.suite.networks import Task
+from fedpd.suite.networks import NormalisedCNN, Task, digits
 from fedpd.suite.networks_methods import FEDPD_N, METHODS, settings
 from fedpd.suite.networks_runner import (
     COSTS,
-    HELD_OUT,
-    RIGHT,
     Cell,
-    Outcome,
+    Curves,
     best_of,
-    outcome_of,
+    curves_of,
     run_networks,
     score,
 )
+from fedpd.suite.networks_watch import HELD_OUT, curves, split
 
 
-def _synthetic(seed: int, _: Path | None) -> Problem:
+def _synthetic(seed: int, _: Path) -> Problem:
     """Return two classes, divided by a line, at six agents of unequal sizes; the last one is too small to hold out."""
     rng = np.random.default_rng(seed)
 
@@ -47,61 +46,92 @@ TASKS = {
 }
 
 
-def _outcome(accuracy: list[float], communications: list[int]) -> Outcome:
+def _curves(accuracy: list[float], communications: list[int]) -> Curves:
     zero = np.zeros(len(accuracy))
     costs = {"communications": np.array(communications), "samples": zero, "bytes": zero, "seconds": zero}
-    return Outcome("p", "FedAvg", False, 8, "fedavg", np.array(accuracy), costs, np.array([accuracy[-1]]))
+    return Curves("fedavg", np.array(accuracy), costs, np.array([accuracy[-1]]))
 
 
 def test_the_score_is_the_sum_of_logarithms_and_a_missed_target_costs_two_runs() -> None:
-    one = _outcome([0.0, 0.5, 0.8, 0.8, 0.8], [0, 5, 10, 15, 20])
+    one = _curves([0.0, 0.5, 0.8, 0.8, 0.8], [0, 5, 10, 15, 20])
     assert one.spent("communications", 0.7) == 5
     assert score(one, [0.7, 0.8, 0.9]) == pytest.approx(np.log(5) + np.log(10) + np.log(40))
 
 
 def test_the_least_score_is_chosen_and_without_targets_the_best_final_accuracy() -> None:
     curves = [0.1, 0.8, 0.8, 0.8, 0.8], [0.1, 0.1, 0.8, 0.8, 0.9]
-    quick, good = (_outcome(curve, [0, 5, 10, 15, 20]) for curve in curves)
+    quick, good = (_curves(curve, [0, 5, 10, 15, 20]) for curve in curves)
     assert best_of([good, quick], [0.7]) == 1
     assert best_of([quick, good], []) == 1
 
 
 def test_the_curve_is_the_mean_of_the_seeds_and_seconds_are_those_of_the_fastest() -> None:
-    first = Cell("p", "FedAvg", False, "s", 2, "final", [1], [0.0, 0.4], [0, 1], [0, 8], [0, 4], [0.0, 9.0])
-    found = outcome_of([first, first._replace(seed=3, accuracy=[0.0, 0.6], seconds=[0.0, 1.0])], 8)
+    first = Cell("p", "FedAvg", "s", 2, "final", [1], [0.0, 0.4], [0.0, 0.8], [0, 1], [0, 8], [0, 4], [0.0, 9.0])
+    cells = [first, first._replace(seed=3, newest=[0.0, 0.6], seconds=[0.0, 1.0])]
+    found = curves_of(cells, False)
     assert found.accuracy.tolist() == [0.0, 0.5]
     assert found.finals == pytest.approx([0.2, 0.3])  # of the two rows that there are
+    assert curves_of(cells, True).accuracy.tolist() == [0.0, 0.8]
     assert found.costs["seconds"].tolist() == [0.0, 1.0]
 
 
-def test_the_accuracy_is_that_of_a_usual_run_also_without_samples_of_some_agents() -> None:
+def test_one_run_has_the_accuracies_and_costs_of_a_usual_run_with_and_without_the_mean() -> None:
     task = TASKS["some"]
-    tuning = with_validation(task.make(None), HELD_OUT, 0)
+    divided = split(task.make(Path()))
     method = settings("FedAvg", task, 6, 8)[-1]  # its step is the largest
-    usual = simulate(method, tuning, rounds=4, progress=False).history["test_accuracy"]
-    own = simulate(method, tuning, rounds=4, progress=False, record=[RIGHT]).history["right"]
-    assert own.tolist() == usual.tolist()
-    assert len(set(own.tolist())) > 1
+    found = curves(task, method, 3, divided.train, divided.test)
+    rest, _ = task.make(Path()).hold_out(HELD_OUT)
+    for name, average in (("newest", False), ("mean", True)):
+        usual = simulate(method, rest, rounds=8, seed=3, cohort=3, average=average, progress=False).history
+        assert found[name] == pytest.approx(usual["test_accuracy"].tolist())
+        assert found["samples"] == usual["samples"].tolist()
+        assert found["bytes"] == (usual["bytes_up"] + usual["bytes_down"]).tolist()
+    assert found["newest"] != found["mean"]
+
+
+def test_validation_samples_are_no_training_samples() -> None:
+    problem = TASKS["some"].make(Path())
+    divided = split(problem)
+    assert divided.train.sizes.tolist() == [12, 17, 17, 17, 17, 2]
+    assert len(divided.validation["y"]) == 14
+    assert len(divided.test["y"]) == 60
+    everything, _ = problem.rows_of(np.arange(6))
+    trained, _ = divided.train.rows_of(np.arange(6))
+    both = np.concatenate([trained["x"], divided.validation["x"]])
+    assert np.sort(both[:, 0]).tolist() == np.sort(everything["x"][:, 0]).tolist()
 
 
 def test_a_run_that_diverges_has_no_accuracy() -> None:
     task = TASKS["some"]
+    divided = split(task.make(Path()))
     wild = algorithms.fedavg(oracle=oracles.sgd(step=1e38, iterations=2, batch=4))
-    found = networks_runner._measured(task, wild, False, 0, task.make(None))
-    assert len(found["accuracy"]) == len(found["samples"]) == task.rounds + 1
-    assert set(found["accuracy"][1:]) == {0.0}
+    found = curves(task, wild, 0, divided.train, divided.test)
+    assert len(found["newest"]) == len(found["samples"]) == task.rounds + 1
+    assert set(found["newest"][1:]) == {0.0}
+    assert found["mean"][-1] == 0
 
 
-def made_up(task: Task, method: Method, mean: bool, seed: int, problem: Problem) -> dict[str, Any]:
+@pytest.mark.slow
+def test_batch_statistics_are_the_mean_of_the_agents_own() -> None:
+    network = Task("digits", partial(digits, NormalisedCNN(10), 3, 40, 0.5), None, 2, 10, 2)
+    divided = split(network.make(Path()))
+    (method,) = settings("FedAvg", network, 3, 0)
+    found = curves(network, method, 0, divided.train, divided.test)
+    problem = replace(divided.train, evaluation=None, judge=divided.train.judge._replace(hold=lambda rows: rows))
+    usual = simulate(method, problem, rounds=2, test=divided.test, progress=False).history
+    assert found["newest"] == pytest.approx(usual["central_accuracy"].tolist(), abs=1e-6)
+
+
+def made_up(task: Task, method: Method, seed: int, problem: Problem, rows: Tree) -> dict[str, Any]:
     """Return curves that stand for a run, which would take seconds to compile."""
-    rows = np.arange(task.rounds + 1)
-    accuracy = 1 - 1 / (2 + rows * (1 + mean) + seed + len(method.description) % 7)
-    costs = {name: (scale * rows).tolist() for name, scale in zip(COSTS, (1, 24, 100, 0.1), strict=True)}
-    return {"accuracy": accuracy.tolist(), **costs}
+    number = np.arange(task.rounds + 1)
+    newest, mean = (1 - 1 / (2 + number * (1 + more) + seed + len(method.description) % 7) for more in (0, 1))
+    costs = {name: (scale * number).tolist() for name, scale in zip(COSTS, (1, 24, 100, 0.1), strict=True)}
+    return {"newest": newest.tolist(), "mean": mean.tolist(), **costs}
 
 
 def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks_runner, "_measured", made_up)
+    monkeypatch.setattr(networks_runner, "curves", made_up)
     file, methods = tmp_path / "cells.jsonl", ["FedAvg", FEDPD_N]
     said: list[tuple[str, int, int]] = []
     once = run_networks(
@@ -114,9 +144,9 @@ def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest
     assert done == sorted(done)
     assert done[-1] == said[-1][2] == 2 * (2 * 2 + 2 * (2 * 2 + 2 * 8))
     with monkeypatch.context() as patched:
-        patched.setattr(networks_runner, "_measured", lambda *_: pytest.fail("it ran again"))
+        patched.setattr(networks_runner, "curves", lambda *_: pytest.fail("it ran again"))
         again = run_networks(file, methods=methods, budgets=[8, 0], seeds=2, tasks=TASKS)
-    assert [one.finals.tolist() for one in again] == [one.finals.tolist() for one in once]
+    assert again == once
     assert file.read_text().splitlines() == lines
     file.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:50])  # an interruption within the last line
     run_networks(file, methods=methods, budgets=[0, 8], seeds=2, tasks=TASKS)
@@ -125,10 +155,12 @@ def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest
     ]
 
 
-def test_a_chosen_setting_runs_on_all_samples_and_a_file_with_other_work_is_refused(tmp_path: Path) -> None:
+def test_a_run_is_in_the_file_once_and_a_file_with_other_work_is_refused(tmp_path: Path) -> None:
     file, one = tmp_path / "cells.jsonl", {"all": TASKS["all"]}
     plain, mean = run_networks(file, methods=["FedAvg"], seeds=1, tasks=one)
-    assert plain.costs["samples"][-1] == mean.costs["samples"][-1] == 8 * 6 * 2 * 4
+    assert plain.spent["communications"][0] >= 1
+    assert mean.name == "FedAvg + mean"
+    assert len(file.read_text().splitlines()) == 2  # the settings, and one run for both
     assert plain.finals[0] > 0.7
     with pytest.raises(FedpdError, match="other rounds or local work"):
         run_networks(file, methods=["FedAvg"], seeds=1, tasks={"all": TASKS["all"]._replace(rounds=9)})
@@ -147,4 +179,4 @@ def test_the_smallest_problem_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     found = run_networks(tmp_path / "cells.jsonl", problems=["table"], seeds=2)
     assert {one.method for one in found} == set(METHODS)
-    assert all(one.finals.min() > 0.85 for one in found if one.method in ("FedAvg", FEDPD_N))
+    assert all(min(one.finals) > 0.85 for one in found if one.method in ("FedAvg", FEDPD_N))

@@ -70,14 +70,14 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "reproduction/table2": item("table2"),
     "unipen62_mlp": partial(
         networks.accuracy,
-        "results",
+        "unipen",
         "A perceptron",
         "FedPD from the server's model is ahead at every number of communications (UNIPEN-62, a perceptron)",
         "communications with the server",
     ),
     "unipen62_cnn": partial(
         networks.accuracy,
-        "results",
+        "unipen",
         "A convolutional network",
         "After 16 communications FedPD from the server's model is ahead of FedAvg after 40 (UNIPEN-62, SmallCNN)",
         "communications with the server",
@@ -91,6 +91,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     ),
     "suite_64": partial(suite.profile, 64),
     "suite_0": partial(suite.profile, 0),
+    "networks_8": partial(suite.networks, 8),
     **{f"reproduction/{name}": partial(recorded.draw, name) for name in recorded.ITEMS},
 }
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedpd.algorithms.lbfgs import lbfgs as lbfgs
     from fedpd.algorithms.local_gd import local_gd as local_gd
     from fedpd.algorithms.locodl import locodl as locodl
+    from fedpd.algorithms.moon import moon as moon
     from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
     from fedpd.algorithms.nesterov import nesterov as nesterov
     from fedpd.algorithms.newton_cg import newton_cg as newton_cg

@@ -56,3 +56,16 @@ class BesidePersonalModels(Method):
 
     def rebuild(self, f: LocalObjective, agent: Any) -> Any:
         return self.init(f, agent.x)
+
+
+class AveragedState(Method):
+    """Agents send their whole state and receive its mean; the server keeps the model. States have a field x."""
+
+    def send(self, agent: Any) -> Any:
+        return agent
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        return mean.x, mean
+
+    def receive(self, agent: Any, mean: Any) -> Any:
+        return mean

@@ -63,6 +63,7 @@ from fedpd.algorithms._memory_agents import (
 from fedpd.algorithms._memory_server import (
     Newest,
     Rows,
+    Rules,
     Server,
     first_server,
     in_precision_of,
@@ -71,7 +72,6 @@ from fedpd.algorithms._memory_server import (
     next_server,
     symmetric,
 )
-from fedpd.algorithms._mixing import Rules
 from fedpd.algorithms._server_steps import choose
 from fedpd.core import Array, Key, LocalObjective, Method, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row

@@ -46,6 +46,7 @@ from fedpd.algorithms._memory_agents import (
 from fedpd.algorithms._memory_server import (
     Newest,
     Rows,
+    Rules,
     Server,
     first_server,
     in_precision_of,
@@ -54,7 +55,6 @@ from fedpd.algorithms._memory_server import (
     next_server,
     symmetric,
 )
-from fedpd.algorithms._mixing import Rules
 from fedpd.core import Array, Key, LocalObjective, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 

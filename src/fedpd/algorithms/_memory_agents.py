@@ -8,8 +8,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
-from fedpd.algorithms._memory_server import minus, norm
-from fedpd.algorithms._mixing import Rules
+from fedpd.algorithms._memory_server import Rules, minus, norm
 from fedpd.algorithms._rules import eta_above_theorem_1
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, augmented_lagrangian

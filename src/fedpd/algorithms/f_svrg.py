@@ -18,7 +18,6 @@ from fedpd.algorithms._rules import Q
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.oracle import Step, check_step, step_at
-from fedpd.core.sampling import uniform
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 
@@ -50,15 +49,7 @@ class FSVRG(GradientsFirst):
     epochs: int | None
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
-        steps = CorrectedSteps(
-            step=self.step,
-            iterations=self.iterations,
-            batch=self.batch,
-            epochs=self.epochs,
-            tolerance=None,
-            check=None,
-            draw=uniform,
-        )
+        steps = CorrectedSteps(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
         end, work = steps.run(Subproblem(f), Corrected(agent.x, agent.x, agent.mean), r, key)
         return end.x, None, work
 

@@ -58,8 +58,8 @@ def fedadam(
         initial: v before the first round; None: tau^2.
 
     Examples:
-        >>> from fedpd import oracles
-        >>> fedadam(oracle=oracles.sgd(step=0.1, iterations=8), tau=1e-3).description
+        >>> from fedpd import algorithms, oracles
+        >>> algorithms.fedadam(oracle=oracles.sgd(step=0.1, iterations=8), tau=1e-3).description
         'fedadam(oracle=sgd(step=0.1, iterations=8), tau=0.001)'
     """
     check_adaptive(oracle, step, tau, initial, beta1=beta1, beta2=beta2)

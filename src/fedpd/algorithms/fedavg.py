@@ -29,8 +29,8 @@ def fedavg(*, oracle: Oracle) -> Method:
     """Return FedAvg, with a local oracle that works on f_i itself.
 
     Examples:
-        >>> from fedpd import oracles
-        >>> fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4)).description
+        >>> from fedpd import algorithms, oracles
+        >>> algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4)).description
         'fedavg(oracle=sgd(step=0.1, iterations=8, batch=4))'
     """
     check_oracle(oracle)

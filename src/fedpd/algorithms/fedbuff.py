@@ -80,9 +80,11 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
         staleness: The exponent of the weight (1 + tau)^-staleness of a message that is tau server steps old.
 
     Examples:
-        >>> from fedpd import clock, oracles, problems, simulate
-        >>> network = clock.network(up="3 Mbit/s", down="10 Mbit/s", compute=clock.log_normal("20 ms", 1.0))
-        >>> algorithm = fedbuff(oracle=oracles.gd(step=0.1, iterations=4))
+        >>> from fedpd import algorithms, clock, oracles, problems, simulate
+        >>> network = clock.network(
+        ...     up="3 Mbit/s", down="10 Mbit/s", compute=clock.log_normal("20 ms", 1.0)
+        ... )
+        >>> algorithm = algorithms.fedbuff(oracle=oracles.gd(step=0.1, iterations=4))
         >>> problem = problems.random_quadratic(agents=8, dimension=3)
         >>> run = simulate(algorithm, problem, rounds=9, clock=network, buffer=2)
         >>> run.history["bytes_up"].tolist()[:3]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._local_steps import check_steps, total_step
+from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
@@ -47,6 +47,7 @@ class FedCM(Method):
     oracle: Oracle
     server_step: float
     model_first = True
+    plain_steps = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, jnp.ones((), float), self.oracle.init(f, x))

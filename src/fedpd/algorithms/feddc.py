@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._local_steps import check_steps, total_step
+from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
@@ -53,6 +53,7 @@ class FedDC(Method):
 
     alpha: float
     oracle: Oracle
+    plain_steps = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         nothing = 0 * x

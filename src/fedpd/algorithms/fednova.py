@@ -19,8 +19,7 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._changes import LocalChanges
-from fedpd.algorithms._local_steps import check_steps
+from fedpd.algorithms._changes import LocalChanges, check_steps
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Array, Method, Oracle, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
@@ -30,6 +29,7 @@ class FedNova(LocalChanges):
     """Normalised averaging; an agent's number is tau_i."""
 
     oracle: Oracle
+    plain_steps = True
 
     def report(self, change: Vector, work: Work) -> tuple[Vector, Array]:
         tau = work.updates.astype(float)

@@ -326,10 +326,10 @@ def fedpd(
         The method, for `fedpd.simulate`.
 
     Examples:
-        >>> from fedpd import oracles, problems, simulate, theory
+        >>> from fedpd import algorithms, oracles, problems, simulate, theory
         >>> problem = problems.random_quadratic(agents=5, dimension=3)
         >>> eta = 1 / theory.smoothness(problem)
-        >>> algorithm = fedpd(eta=eta, oracle=oracles.gd(step=eta / 2, iterations=8))
+        >>> algorithm = algorithms.fedpd(eta=eta, oracle=oracles.gd(step=eta / 2, iterations=8))
         >>> bool(simulate(algorithm, problem, rounds=60).history["stationarity"][-1] < 1e-10)
         True
     """

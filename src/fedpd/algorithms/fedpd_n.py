@@ -37,6 +37,7 @@ server returns to w as it was at its best, without momentum and duals, with half
 One model travels each way, with 10 numbers up and 3 down. An agent keeps lambda_i and the number of the last return.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,16 +48,17 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, at_most, below, count, positive, refuse
+from fedpd.base.errors import warn
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.sampling import uniform
+from fedpd.core.stacked import running_mean
 
 FIRST = tuple(2.0**k for k in range(-12, 4, 3))  # the ladder while gamma is not known
 NEAR = (0.0, 1 / 8, 1 / 2, 1.0, 2.0, 8.0)  # the ladder afterwards, in units of gamma
 CALIBRATES = 5  # agents: one alone may know a single class, and any step is good for that
 EARLY = 8  # the last round in which trials may raise gamma
 TRIALS = (0, 1, 2, 4, 8, *(4**k for k in range(2, 16)))  # the rounds of trials
-NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in the running mean
 WORST = 1e9  # stands for a loss that is not finite
 RHO = "0 leaves the duals out, 1 is FedPD's"
 BETA = "0 leaves the momentum out; None chooses it by the cohort"
@@ -233,7 +235,7 @@ class FedPDN(Method):
         momentum = beta * server.momentum + u
         y = server.y + u + beta * momentum
         age = server.age + 1
-        w = server.mean + NEWEST / (age + NEWEST) * (y - server.mean)
+        w = running_mean(server.mean, y, age)
         new = server._replace(y=y, dual=dual, momentum=momentum, mean=w, age=age, round=server.round + 1)
         new = self.adapted(new, server, numbers) if self.adapt else new
         return new, (new.y, new.orders)
@@ -300,10 +302,15 @@ class FedPDN(Method):
         back = back._replace(orders=back.orders._replace(step=back.orders.step / 2))
         return choose(returns, back, new._replace(watch=seen))
 
-    def check_agents(self, agents: int) -> None:
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
         if self.cohort > agents:
             remedy = "Give the number of agents of a round; the momentum depends on it"
             refuse("cohort", self.cohort, f"must be at most {agents}, the number of agents", remedy)
+        if self.beta is None and fewest() < self.cohort:
+            warn(
+                f"a round of this run has as few as {fewest()} agents, and the momentum of fedpd_n is that for "
+                f"cohort = {self.cohort}, so it may be too large. Give fedpd_n(cohort={fewest()}), or a beta."
+            )
 
     def delivers(self, server: Server) -> Vector:
         return server.mean
@@ -377,7 +384,8 @@ def fedpd_n(
         penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
 
     Examples:
-        >>> fedpd_n(iterations=10, batch=20, cohort=10).description
+        >>> from fedpd import algorithms
+        >>> algorithms.fedpd_n(iterations=10, batch=20, cohort=10).description
         'fedpd_n(iterations=10, batch=20, cohort=10)'
     """
     count("iterations", iterations, "Give Q, the number of local steps, e.g. 10", bits=31)

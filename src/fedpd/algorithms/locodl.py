@@ -15,6 +15,7 @@ draw independently, as they do here. mean u_i + v = 0 in every round. The model 
 of models, the server sends d. It needs all agents in every communication.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tree_math import Vector
@@ -102,7 +103,7 @@ class LoCoDL(Method):
     def largest_variance(self) -> float:
         return self.omega
 
-    def check_agents(self, agents: int) -> None:
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
         most = 1 / (1 + self.omega / agents)
         if self.rho is not None and self.rho > most * (1 + 1e-9):
             rule = f"must be at most 1/(1 + omega/N) = {most:.6g}, with omega = {self.omega:g} and N = {agents}"

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import AveragedState
+from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.oracle import Step, check_step, step_at
-from fedpd.core.sampling import uniform
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 MOMENTUM = "momentum is the factor on the old buffer; 0 is FedAvg"
@@ -54,14 +53,7 @@ class MPRSGD(AveragedState):
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         steps = Steps(
-            step=self.step,
-            momentum=self.momentum,
-            iterations=self.iterations,
-            batch=self.batch,
-            epochs=self.epochs,
-            tolerance=None,
-            check=None,
-            draw=uniform,
+            step=self.step, momentum=self.momentum, iterations=self.iterations, batch=self.batch, epochs=self.epochs
         )
         return steps.run(Subproblem(f), agent, r, key)
 

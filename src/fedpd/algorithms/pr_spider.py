@@ -16,13 +16,12 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import AveragedState
+from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.oracle import Step, check_step, step_at
-from fedpd.core.sampling import uniform
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 
@@ -77,15 +76,7 @@ class PRSpider(AveragedState):
         return agent._replace(v=v)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = Steps(
-            step=self.step,
-            iterations=self.iterations,
-            batch=self.batch,
-            epochs=self.epochs,
-            tolerance=None,
-            check=None,
-            draw=uniform,
-        )
+        steps = Steps(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
         return steps.run(Subproblem(f), agent, r, key)
 
 

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import AveragedState
+from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, at_most
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.oracle import Step, check_step, step_at
-from fedpd.core.sampling import uniform
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 MOMENTUM = "a is 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients"
@@ -62,16 +61,7 @@ class Stem(AveragedState):
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         first = r == 0
         d = lax.cond(first, lambda: f.gradient(agent.x), lambda: agent.d)
-        steps = Steps(
-            step=self.step,
-            a=self.a,
-            iterations=self.iterations,
-            batch=self.batch,
-            epochs=self.epochs,
-            tolerance=None,
-            check=None,
-            draw=uniform,
-        )
+        steps = Steps(step=self.step, a=self.a, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
         agent, work = steps.run(Subproblem(f), Agent(agent.x, d), r, key)
         return agent, work._replace(samples=work.samples + jnp.where(first, f.size, 0).astype(jnp.int32))
 

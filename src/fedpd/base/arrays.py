@@ -36,6 +36,8 @@ def as_array(value: Any, name: str, remedy: str = REMEDY) -> np.ndarray:
         FedpdError: An entry is masked, rows differ in length, or entries are not real numbers.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.base.arrays import as_array
         >>> as_array(np.ones(2, np.float16), "x").dtype
         dtype('float32')
         >>> as_array(np.ma.masked_equal([1, 2], 2), "x")

@@ -116,6 +116,7 @@ def reading_fault(error: Exception) -> str:
     """Return why a file cannot be read, without its name, which a message has already.
 
     Examples:
+        >>> from fedpd.base.atomic import reading_fault
         >>> reading_fault(FileNotFoundError(2, "No such file or directory", "x.toml"))
         'No such file or directory'
     """

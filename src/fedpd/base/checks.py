@@ -30,6 +30,7 @@ def shown(value: Any) -> str:
     """Return a value as text for a message, shortened if it is long.
 
     Examples:
+        >>> from fedpd.base.checks import shown
         >>> shown("fast"), shown(10**999)
         ("'fast'", '1000000000...0000000000')
     """
@@ -194,6 +195,8 @@ def brief(record: Any) -> str:
         record: A named tuple.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.base.checks import brief
         >>> from typing import NamedTuple
         >>> class Found(NamedTuple):
         ...     value: float

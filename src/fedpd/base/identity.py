@@ -145,12 +145,19 @@ def fingerprint(*values: Any) -> str:
         UnidentifiedError: If a value, or a value that it captures, cannot be identified.
 
     Examples:
+        >>> from fedpd.base.identity import fingerprint
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
         True
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
         False
     """
-    return _hash(_each(values, Seen())).hex()
+    try:
+        return _hash(_each(values, Seen())).hex()
+    except RecursionError:
+        raise UnidentifiedError(
+            "a function uses an object that holds the function itself, such as a global with the problem, or that is "
+            "nested too deeply. Give the function what it needs as an argument."
+        ) from None
 
 
 def content_hash(value: Any) -> str:
@@ -363,7 +370,8 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
         source = None if seen.now else syntax_of(function.__code__)
         yield from _code(function.__code__, seen) if source is None else [source.encode()]
     if not installed:
-        captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
+        used = _globals(function.__code__) & set(function.__globals__)
+        captured = [(name, function.__globals__[name]) for name in sorted(used)]
     yield from _each((function.__defaults__, function.__kwdefaults__, _attributes(function)), seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell == CellType():  # not filled yet, as in a function that calls itself
@@ -397,6 +405,13 @@ def _code(code: CodeType, seen: Seen) -> Iterable[bytes | memoryview]:
     yield code.co_exceptiontable
     for constant in code.co_consts:
         yield from _code(constant, seen) if isinstance(constant, CodeType) else _parts(constant, seen)
+
+
+@functools.lru_cache(4096)
+def _globals(code: CodeType) -> frozenset[str]:
+    """Return the globals that a function reads; an attribute may have the name of a global, and is none."""
+    read = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return frozenset(read.union(*(_globals(one) for one in code.co_consts if isinstance(one, CodeType))))
 
 
 def _names(code: CodeType) -> Iterable[str]:

@@ -12,8 +12,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose names are imported when first used (PEP 562).
 
-    The names are those that `__init__.py` imports for type checkers, under `if TYPE_CHECKING:`: Python reads that list
-    too, so there is no second one.
+    The names are those that the module imports for type checkers, under `if TYPE_CHECKING:`: Python reads that list
+    too, so there is no second one. They may be modules.
 
     Args:
         package: The name of the package.
@@ -29,7 +29,8 @@ def lazy_names(
         if name not in known:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = known[name]  # the package itself if the name is a module: `from fedpd import data`
-        value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
+        is_module = home == package or not hasattr(import_module(home), name)
+        value = import_module(f"{home}.{name}") if is_module else getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)  # the next use finds it without this function
         return value
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from rich.console import Console
 
+LINE_EVERY = 60.0  # seconds between two lines of a run without a terminal
 INTERVAL = 0.2  # seconds between two updates of a notebook
 PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
@@ -187,6 +188,36 @@ def terminal_bars(
         yield listen
     finally:
         display.stop()
+
+
+@contextmanager
+def plain_lines(
+    write: Callable[[str], None], columns: Sequence[str] = (), every: float = LINE_EVERY
+) -> Iterator[Listener]:
+    """Yield a listener that writes a line per minute, for a run whose output is a file or a pipe.
+
+    Args:
+        write: Writes a line.
+        columns: The columns of the history that the lines show beside the stationarity, where a run has them.
+        every: Seconds between two lines of a computation. Its end has a line as well.
+    """
+    pace, values, last = paces(), dict[str, str](), dict[str, float]()
+
+    def listen(event: Event) -> None:
+        own, now = pace(event), time.monotonic()
+        if columns and (rows := event.rows()):
+            shown = [f"{name} {rows[-1][name]:.4g}" for name in columns if name in rows[-1]]
+            values[event.what] = ", ".join(shown)
+        finished = event.done >= event.total and not event.compiling
+        if not finished and now - last.setdefault(event.what, now) < every:
+            return
+        if finished and last.get(event.what) == math.inf:
+            return
+        last[event.what] = math.inf if finished else now
+        parts = (*event_text(event, own), values.get(event.what, ""))
+        write(f"{event.what}: {', '.join(part for part in parts if part)}")
+
+    yield listen
 
 
 def notebook() -> bool:

@@ -76,6 +76,7 @@ class Spec:
         usual: The names of the arguments that have their default value; labels and tables leave them out.
 
     Examples:
+        >>> from fedpd.base.spec import Spec
         >>> Spec.of("gd", step=0.1, iterations=8).label()
         'gd(step=0.1, iterations=8)'
     """
@@ -134,6 +135,7 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
     run with one function would resume with the other.
 
     Examples:
+        >>> from fedpd import named
         >>> step = named("warm-up", lambda r, q: 0.1)
         >>> step.spec.label()
         'warm-up()'

@@ -33,6 +33,7 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function with a check of its arguments against its annotations.
 
     Examples:
+        >>> from fedpd.base.typed import typed
         >>> @typed
         ... def half(x: float) -> float:
         ...     return x / 2
@@ -40,11 +41,10 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
         Traceback (most recent call last):
         fedpd.base.errors.FedpdError: x = '1': must be a number, not str. Give a number.
     """
-    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        check_arguments(function, signature.bind(*args, **kwargs).arguments)
+        check_arguments(function, bound(function, *args, **kwargs))
         return function(*args, **kwargs)
 
     return checked
@@ -56,6 +56,7 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
     It is for functions that do nothing but compute their result, so that an error is due to their arguments.
 
     Examples:
+        >>> from fedpd.base.typed import explained
         >>> @explained
         ... def inverse(x: float) -> float:
         ...     return 1 / x
@@ -80,7 +81,7 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
         *args: The arguments of the function.
         **kwargs: Its named arguments.
     """
-    given = inspect.signature(function).bind(*args, **kwargs).arguments  # a TypeError if one is missing, as in Python
+    given = bound(function, *args, **kwargs)
     try:
         return call_checked(function, largest, *args, **kwargs)
     except (FedpdError, JAXTypeError):  # a caller that traces the function handles JAX's errors
@@ -94,6 +95,18 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
         if isinstance(error, OSError):
             remedy = "Check that the path is right and can be read"
         raise explained_error(f"{function.__name__}({words})", error, remedy) from error
+
+
+def bound(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name.
+
+    Raises:
+        TypeError: One is missing or too many, as in Python. The message names the function.
+    """
+    try:
+        return inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}(): {error}") from None
 
 
 def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
@@ -127,7 +140,7 @@ def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.a
         *args: The arguments of the function.
         **kwargs: Its named arguments.
     """
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    given = bound(function, *args, **kwargs)
     try:
         made = function(*args, **kwargs)
     except FedpdError:
@@ -173,6 +186,7 @@ def misfit(value: Any, kind: Any, largest: int = LARGEST) -> str | None:
     """Return the rule that a value breaks if it must be of a kind, such as "must be a number, not str"; None: it fits.
 
     Examples:
+        >>> from fedpd.base.typed import misfit
         >>> misfit(3, float), misfit("3", float | None)
         (None, 'must be a number or None, not str')
     """

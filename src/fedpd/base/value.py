@@ -146,11 +146,6 @@ class Value:
         rule = f"its class has no function {function}"
         refuse("class", type(self).__name__, rule, "Write it; docs/guide/skeleton.py is an example")
 
-    @property
-    def renamed(self) -> bool:
-        """Whether the user's own code made it, under another name."""
-        return "_named" in self.__dict__
-
     def called(self, spec: Spec) -> Self:
         """Return the same value under the name by which the user's own code made it."""
         same = _unflatten(type(self), *reversed(_flatten(self)))

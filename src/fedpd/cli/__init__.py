@@ -137,6 +137,7 @@ def sentence_of(error: Exception) -> str:
     """Return the sentence that tells a user about an error.
 
     Examples:
+        >>> from fedpd.cli import sentence_of
         >>> sentence_of(OSError(28, "No space left on device", "runs/x"))
         'runs/x: No space left on device. Choose another place, or make room and permit access to this one.'
     """

@@ -15,6 +15,9 @@ Source = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again if the folder already holds a run.")]
 
 
+LONGEST = 200  # characters of a command's summary: it wraps, and is never cut
+
+
 class PlainList(TyperGroup):
     """Lists its commands as plain text, by topic. Typer's boxes take longer to import than the rest of the commands."""
 
@@ -27,10 +30,30 @@ class PlainList(TyperGroup):
         topics: dict[str, list[str]] = {}
         for name, command in commands.items():
             topics.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(name)
-        room = formatter.width - 6 - max(map(len, commands))
         for topic, names in topics.items():
             with formatter.section(topic):
-                formatter.write_dl([(name, commands[name].get_short_help_str(room)) for name in names])
+                formatter.write_dl([(name, commands[name].get_short_help_str(LONGEST)) for name in names])
+
+
+def listed(values: list[str] | None) -> list[str] | None:
+    """Return the items of a list, given as `--problems a,b` or as `--problems a --problems b`; None: not given."""
+    from fedpd.base.checks import refuse
+
+    items = [item.strip() for value in values or () for item in value.split(",")]
+    if not all(items):
+        refuse("option", ",".join(values or ()), "has an empty item", "Give a list separated by commas, e.g. a,b")
+    return items or None
+
+
+def listed_numbers(name: str, values: list[str] | None) -> list[int] | None:
+    """Return the whole numbers of an option that is a list; None: not given."""
+    from fedpd.base.checks import refuse
+
+    items = listed(values)
+    for item in items or ():
+        if not item.isdecimal():
+            refuse(name, item, "must be whole numbers separated by commas", "Give e.g. 0,8")
+    return None if items is None else [int(item) for item in items]
 
 
 def method_names(methods: str) -> list[str] | None:

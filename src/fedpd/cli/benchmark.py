@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpd.cli.arguments import listed, listed_numbers
+
 if TYPE_CHECKING:
     from fedpd.base.progress import StepFunction
     from fedpd.suite.results import Written
 
 
-METHODS_HELP = "A name from fedpd methods, or FedPD-M (solve) for fedpd solve. Default: all that fit."
+METHODS_HELP = "Names from fedpd methods separated by commas; FedPD-M (solve) is fedpd solve. Default: all that fit."
 
 
 def register(app: typer.Typer) -> None:
@@ -27,10 +29,12 @@ def benchmark(
     context: typer.Context,
     methods: Annotated[list[str] | None, typer.Option(help=METHODS_HELP, show_default=False)] = None,
     problems: Annotated[
-        list[str] | None, typer.Option(help="A name from --list. Default: all problems.", show_default=False)
+        list[str] | None,
+        typer.Option(help="Names from --list, separated by commas. Default: all problems.", show_default=False),
     ] = None,
     budgets: Annotated[
-        list[int] | None, typer.Option(help="The runs to tune each method: 0, 8 or 64. Default: 0.", show_default=False)
+        list[str] | None,
+        typer.Option(help="The runs to tune each method, e.g. 0,8,64. Default: 0.", show_default=False),
     ] = None,
     rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 512,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/suite"),
@@ -53,12 +57,12 @@ def benchmark(
     if show:
         console.print(list_problems())
         return
-    chosen = budgets or [0]
+    chosen = listed_numbers("--budgets", budgets) or [0]
     with _resumable(out) as display:
         cells = run_suite(
             out / "cells.jsonl",
-            methods=methods,
-            problems=problems,
+            methods=listed(methods),
+            problems=listed(problems),
             budgets=chosen,
             rounds=rounds,
             again=again,
@@ -70,19 +74,25 @@ def benchmark(
 def networks(
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="FedPD-N, FedAvg, SCAFFOLD, ... Default: all. FedAvg always runs.", show_default=False),
+        typer.Option(
+            help="Names separated by commas, e.g. FedPD-N,SCAFFOLD. Default: all. FedAvg always runs.",
+            show_default=False,
+        ),
     ] = None,
     problems: Annotated[
         list[str] | None,
-        typer.Option(help="A name from --list. Default: all whose data are here.", show_default=False),
+        typer.Option(
+            help="Names from --list, separated by commas. Default: all whose data are here.", show_default=False
+        ),
     ] = None,
     budgets: Annotated[
-        list[int] | None,
-        typer.Option(help="The settings that each rival may try: 0, 8 or 32. Default: 0.", show_default=False),
+        list[str] | None,
+        typer.Option(help="The settings that each rival may try, e.g. 0,8,32. Default: 0.", show_default=False),
     ] = None,
     seeds: Annotated[int, typer.Option(help="The seeds of the results. Tuning has two others.")] = 5,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of data that some problems need.", show_default=False)
+        Path | None,
+        typer.Option(help="The folder of some problems' data. Default: this one.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/networks"),
     show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,
@@ -99,12 +109,12 @@ def networks(
     if show:
         console.print(list_tasks())
         return
-    chosen = budgets or [0]
+    chosen = listed_numbers("--budgets", budgets) or [0]
     with _resumable(out) as display:
         outcomes = run_networks(
             out / "cells.jsonl",
-            methods=methods,
-            problems=problems,
+            methods=listed(methods),
+            problems=listed(problems),
             budgets=chosen,
             seeds=seeds,
             data=data,

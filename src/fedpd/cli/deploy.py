@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 
 Dir = Annotated[Path, typer.Option("--dir", help="The federation's folder: keys, settings, states and logs.")]
 FEDERATION = Path("runs/federation")
@@ -15,7 +15,9 @@ FEDERATION = Path("runs/federation")
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for name, command in (("new-app", new_app), ("up", up), ("down", down), ("status", status), ("warm", warm)):
+    commands = {"new-app": new_app, "up": up, "down": down, "status": status, "warm": warm, "start": start}
+    commands["restore"] = restore
+    for name, command in commands.items():
         app.command(name=name, rich_help_panel="Federations")(command)
 
 
@@ -134,3 +136,78 @@ def warm(
     from fedpd.flower.warm.program import write_programs
 
     show_lines(str(write_programs(folder.absolute())))
+
+
+def start(
+    app: Annotated[
+        Path | None, typer.Argument(metavar="[APP]", help="The app's folder; not with --attach.", show_default=False)
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--run-config", "-c", help='Entries of its configuration: "rounds=50 p=0.5".', show_default=False),
+    ] = None,
+    attach: Annotated[
+        str | None, typer.Option(help='Follow this run, "newest" or its number, and start none.', show_default=False)
+    ] = None,
+    folder: Annotated[Path, typer.Option("--dir", help="The federation's folder, or a server's kit.")] = FEDERATION,
+) -> None:
+    """Start a run of a federation, and follow it until it ends.
+
+    The exit code is 0 if the run is complete, 1 if it failed or was stopped, and 130 after Ctrl-C. The run continues
+    after Ctrl-C and a lost connection: fedpd start --attach newest follows it again.
+    """
+    with extra("flower", "fedpd start"):
+        import flwr as _  # noqa: F401
+    from fedpd.base.checks import FedpdError
+    from fedpd.base.interrupts import CODE, in_order
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local import start as runs
+
+    if (app is None) == (attach is None):
+        raise FedpdError("fedpd start needs either APP, to start a run, or --attach, to follow one. Give one of them.")
+    home, where = runs.home_of(folder), "" if folder == FEDERATION else f" --dir {shlex.quote(str(folder))}"
+    if app is not None:
+        run = runs.submit(home, app, config or [])
+    else:
+        run = runs.newest(home) if attach == "newest" else str(attach)
+    show_lines(f"Run {run}. Ctrl-C does not end it; follow it again: fedpd start --attach {run}{where}")
+    try:
+        with in_order():
+            ended = runs.follow(home, run, show_lines)
+    except KeyboardInterrupt:
+        show_lines(f"The run continues. Follow it: fedpd start --attach {run}{where}")
+        raise typer.Exit(CODE) from None
+    show_lines(ended.sentence)
+    if not ended.completed:
+        raise typer.Exit(1)
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="At the server: the run's out. At a client: STATE.")],
+    backup: Annotated[
+        Path | None, typer.Option("--from", help="A copy of the folder from a backup.", show_default=False)
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="At a client: the identity of the run.", show_default=False)] = None,
+    number: Annotated[
+        int | None, typer.Option(help="At a client: the communications in the server's backup.", show_default=False)
+    ] = None,
+) -> None:
+    """Bring a run of a federation back from a backup.
+
+    Run it first at the server, with the run's folder. It shows the command for each client. A client that has done more
+    communications than the server's backup continues only after that command.
+    """
+    with extra("flower", "fedpd restore"):
+        import flwr as _  # noqa: F401
+    from fedpd.base.checks import refuse
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local.restore import restore_client, restore_server
+
+    if not (folder if backup is None else backup).is_dir():
+        refuse("FOLDER" if backup is None else "--from", str(backup or folder), "is not a folder", "Give its path")
+    if (run is None) != (number is None):
+        refuse("--run", run, "needs --number, and the other way round", "Copy the command that the server's shows")
+    if run is None or number is None:
+        show_lines(restore_server(folder, backup))
+    else:
+        show_lines(restore_client(folder, run, number, backup))

@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+import numpy as np
 import typer
 from rich.text import Text
 
@@ -12,7 +13,8 @@ from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.checks import choice, count, positive
 from fedpd.base.interrupts import CODE, in_order
-from fedpd.base.progress import Event, terminal_bars
+from fedpd.base.progress import Event, plain_lines, terminal_bars
+from fedpd.base.value import parts_of
 from fedpd.cli.terminal import console, say, show_lines
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
@@ -62,6 +64,8 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
         f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "
         f"{'float64' if problem.double else 'float32'}; {len(plan.methods)} methods, {plan.settings.rounds} rounds"
     )
+    for note in batch_notes(plan):
+        say(f"note: {note}")
     try:
         results = _with_bars(plan, folder)
     except KeyboardInterrupt:
@@ -74,10 +78,29 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
     _show(results, folder, target)
 
 
+def batch_notes(plan: Experiment) -> list[str]:
+    """Return a sentence for each method whose batch is larger than the samples of an agent."""
+    sizes = np.asarray(plan.problem.sizes)
+    notes = []
+    for method in plan.methods:
+        batches = [getattr(part, "batch", None) for part in parts_of(method.algorithm)]
+        largest = max((batch for batch in batches if isinstance(batch, int)), default=0)
+        if few := int((sizes < largest).sum()):
+            notes.append(
+                f"{method.label}: batch = {largest} is larger than the samples of {few} of {len(sizes)} agents (the "
+                f"smallest has {sizes.min()}). A step then uses "
+                "samples more than once, or with epochs all of them."
+            )
+    return notes
+
+
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
-    """Run the methods, with one bar per method."""
+    """Run the methods, with one bar per method; without a terminal, with a line per minute."""
     labels = [method.label for method in plan.methods]
-    with in_order() as check_interrupt, terminal_bars(console, labels, plan.settings.rounds) as listen:
+    asked = dict.fromkeys([*(plan.settings.until or {}), "test_accuracy", "central_accuracy"])
+    columns = [name for name in asked if name != "stationarity"]
+    bars = terminal_bars(console, labels, plan.settings.rounds)
+    with in_order() as check_interrupt, bars if console.is_terminal else plain_lines(show_lines, columns) as listen:
 
         def show(event: Event) -> None:
             check_interrupt()

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedpd.cli.arguments import listed
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
@@ -22,7 +24,7 @@ def report(
         float | None, typer.Option(help="The stationarity that the page shows first.", show_default=False)
     ] = None,
     figures: Annotated[
-        list[str] | None, typer.Option(help="Also write figures for a paper: pdf, svg or png.", show_default=False)
+        list[str] | None, typer.Option(help="Also write figures for a paper, e.g. pdf,png; or svg.", show_default=False)
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Also write the histories and costs as CSV.")] = False,
     download: Annotated[
@@ -44,7 +46,9 @@ def report(
     from fedpd.report import write_report
 
     with console.status("writing the report"):
-        written = write_report(runs, out, target=target, figures=figures or (), csv=csv, download=download, clock=clock)
+        written = write_report(
+            runs, out, target=target, figures=listed(figures) or (), csv=csv, download=download, clock=clock
+        )
     say(written.finding)
     for path in (written.page, *written.others):
         show_lines(f"Saved: {path}")
@@ -70,8 +74,9 @@ def watch(
     if web and not host.strip():  # it would listen on all addresses
         refuse("--host", host, "must be an address", "Leave it out for this machine only, or give 0.0.0.0 for all")
     if web:
-        from fedpd.report.watch import serve
+        from fedpd.report.watch import check_served, serve
 
+        check_served(run)
         say(f"http://{host}:{port} shows {run}. Ctrl-C ends the page, not the run.")
         serve(run, host, port, every)
         return

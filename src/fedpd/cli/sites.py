@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 
 App = Annotated[Path, typer.Argument(metavar="APP", help="The folder of a Flower app.")]
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The client's kit, or its site.toml.")]

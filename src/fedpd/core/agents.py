@@ -152,6 +152,7 @@ class Shard(NamedTuple):
             begin. `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent.
         offset: (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents.
         test_offset: (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents.
+        personal: The agents' personal parameters, leaves (N, ...), at which they are measured; None: they have none.
     """
 
     data: Tree
@@ -165,6 +166,7 @@ class Shard(NamedTuple):
     flat: tuple[Tree, Array] | None = None
     offset: AnyArray | None = None
     test_offset: AnyArray | None = None
+    personal: Any = None
 
 
 def arrays(problem: Problem) -> Shard:

@@ -126,6 +126,7 @@ def dp_sgd(
         delta: The delta of the history's column `epsilon_examples`.
 
     Examples:
+        >>> from fedpd.core.dp_sgd import dp_sgd
         >>> dp_sgd(step=0.1, iterations=8, clip=1.0, noise_multiplier=2.0).description
         'dp_sgd(step=0.1, iterations=8, clip=1, noise_multiplier=2)'
     """

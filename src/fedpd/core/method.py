@@ -81,12 +81,15 @@ class Method(Value):
         copies_differ: Whether the agents' copies of the model differ even after a communication.
         only_at_agents: Whether agents change the model by themselves, all in the same way, so that the server does not
             know it.
+        plain_steps: Whether its local steps must be plain gradient steps, without momentum, because it divides by them.
         model_first: Whether the state of a server that keeps more than a model begins with it, as the broadcast does,
             and the rest fits any model in its place. An optimiser may then take the server's step.
         waits: (server, r) -> whether the server decides that round r communicates nothing; None: it never does.
         delivers: (server) -> the model of a run, if only the server keeps it; None: the mean of the agents' copies.
         rebuild: (f_i, agent) -> a new state for an agent that lost its own, where `agent` is the state of an agent that
             was absent since the start; None: it continues from that state.
+        is_personal: (path of a parameter) -> whether it stays at its agent, so that the agents' models differ there;
+            None: the agents have one model.
         local_gradient: (f_i, agent) -> the gradient of what an agent minimises in its local solve, where the last solve
             ended; None: the state does not show it. Its largest squared norm is eps_1.
     """
@@ -95,6 +98,7 @@ class Method(Value):
     repeats = attribute(False)
     copies_differ = attribute(False)
     only_at_agents = attribute(False)
+    plain_steps = attribute(False)
     model_first = attribute(False)
     missed = attribute(None)
     speaks = attribute(None)
@@ -103,6 +107,7 @@ class Method(Value):
     delivers = attribute(None)
     rebuild = attribute(None)
     local_gradient = attribute(None)
+    is_personal = attribute(None)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         """Return the state of an agent at the start x^0."""
@@ -191,8 +196,8 @@ class Method(Value):
         """The variance of an unbiased transform of messages that its theorem allows; None: it says nothing of it."""
         return None
 
-    def check_agents(self, agents: int) -> None:
-        """Refuse settings that do not fit this number of agents."""
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        """Refuse settings that do not fit N agents, of which at least `fewest()` send in a communication."""
 
 
 class Around(Method):
@@ -232,6 +237,10 @@ class Around(Method):
         return self.method.delivers
 
     @property
+    def is_personal(self) -> Any:
+        return self.method.is_personal
+
+    @property
     def samples_per_step(self) -> int | None:
         return self.method.samples_per_step
 
@@ -255,8 +264,8 @@ class Around(Method):
     def caution(self, L: float) -> str | None:
         return self.method.caution(L)
 
-    def check_agents(self, agents: int) -> None:
-        self.method.check_agents(agents)
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        self.method.check_agents(agents, fewest)
 
 
 class State(NamedTuple):

@@ -18,6 +18,8 @@ def first_rows(sizes: np.ndarray) -> np.ndarray:
         sizes: (N,) the numbers of samples.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.core.rows import first_rows
         >>> first_rows(np.array([2, 0, 3])).tolist()
         [0, 2, 2]
     """
@@ -32,6 +34,8 @@ def row_numbers(offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         sizes: (k,) the numbers of samples.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.core.rows import row_numbers
         >>> row_numbers(np.array([7, 0]), np.array([2, 3])).tolist()
         [7, 8, 0, 1, 2]
     """

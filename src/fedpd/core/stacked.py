@@ -1,4 +1,4 @@
-"""Several models in one: a `Vector` whose leaves have one more axis in front, one entry per model."""
+"""Several models in one: stacks, which are `Vector`s whose leaves have one more axis in front, and running means."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,13 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core.types import Array
+
+NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in a running mean
+
+
+def running_mean(mean: Vector, x: Vector, r: Array) -> Vector:
+    """Return w + 5/(r + 5) (x - w), the running mean w after x, its r-th model."""
+    return jax.tree.map(lambda w, x: (w + NEWEST / (r + NEWEST) * (x - w)).astype(w.dtype), mean, x)
 
 
 def empty_stack(x: Vector, number: int) -> Vector:

@@ -39,7 +39,8 @@ def characters(
         Data of `writers` agents, named "writer 0", "writer 1" and so on.
 
     Examples:
-        >>> characters(writers=3, samples=10, classes=5, size=8)
+        >>> from fedpd import data
+        >>> data.characters(writers=3, samples=10, classes=5, size=8)
         Federated 'generated characters'
           agents   3
           samples  24 train (8 per agent), 6 test (2 per agent)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, count, positive, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, as_tuple, check_columns, read_labels, reshape
 from fedpd.data.federated import Federated, assemble

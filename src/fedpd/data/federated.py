@@ -7,6 +7,8 @@ The rules hold for every source:
   a sample.
 - Labels are int32, with the values that they have in the source; `fedpd.data.labels` says how texts and classes are
   treated. With `classes=False` they are numbers to predict; see `fedpd.data.labels`.
+- Features may be a dict of arrays with the same rows, such as `input_ids` and `attention_mask`. These rules then hold
+  for each entry, but all integers and bool become int32: they are never taken for pixels.
 - Every agent has at least one sample, in train or in test. Sizes may differ.
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -36,11 +39,11 @@ class Samples(TypedDict):
     """Samples of one agent.
 
     Attributes:
-        x: Features, (n, ...).
+        x: Features, (n, ...); or a dict of such arrays, which modules take by name.
         y: Labels, (n,) int32; or targets, (n, ...).
     """
 
-    x: np.ndarray
+    x: Any
     y: np.ndarray
 
 
@@ -90,13 +93,19 @@ class Federated:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample's features."""
+        """The shape of one sample's features, if they are one array."""
         return self._features.shape[1:]
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of the features."""
+        """The dtype of the features, if they are one array."""
         return self._features.dtype
+
+    @property
+    def features(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """The shape of one sample and the dtype of each array of the features; the name of a single array is ""."""
+        x = self._sample["x"]
+        return {name: (leaf.shape[1:], leaf.dtype) for name, leaf in (x if isinstance(x, dict) else {"": x}).items()}
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -105,7 +114,11 @@ class Federated:
 
     @property
     def _features(self) -> np.ndarray:
-        return self._sample["x"]
+        x = self._sample["x"]
+        if isinstance(x, dict):
+            rule = "has a dict as x, and this function needs one array"
+            refuse("data", self.name, rule, "Use problems.network, next_token, supervised, regression or multilabel")
+        return x
 
     @property
     def _sample(self) -> Samples:
@@ -136,7 +149,8 @@ class Federated:
                 f"Federated {self.name!r}",
                 f"  agents   {self.agents}",
                 f"  samples  {_amount(self.sizes, 'train')}, {_amount(self.test_sizes, 'test')}",
-                f"  features {self.shape} {self.dtype}",
+                "  features "
+                + ", ".join(f"{name} {shape} {dtype}".strip() for name, (shape, dtype) in self.features.items()),
                 f"  classes  {len(self.classes)}"
                 if len(self.classes)
                 else f"  targets  {self.target_shape} {self._sample['y'].dtype}",
@@ -171,7 +185,8 @@ def from_arrays(
     """Return federated data from arrays in memory.
 
     Args:
-        train: {agent: {"x": (n_i, ...), "y": (n_i,)}}. An agent may be in train, in test or in both.
+        train: {agent: {"x": (n_i, ...), "y": (n_i,)}}. An agent may be in train, in test or in both. x may be a dict of
+            arrays, {"input_ids": (n_i, T), "attention_mask": (n_i, T)}, which a module takes by these names.
         test: Test samples of the same form; None: there are none.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
             numbers to predict, (n_i, ...), with NaN for missing ones (`fedpd.data.labels`).
@@ -184,8 +199,10 @@ def from_arrays(
             one of the classes. The message names the agent.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import data
         >>> left, right = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [2]}
-        >>> two = from_arrays({"left": left, "right": right})
+        >>> two = data.from_arrays({"left": left, "right": right})
         >>> two.names, two.sizes.tolist(), two.classes.tolist()
         (('left', 'right'), [3, 1], [0, 1, 2])
     """
@@ -195,7 +212,7 @@ def from_arrays(
 
 def _copied(part: ByAgent) -> list[Samples]:
     """Return the samples in memory that they do not share with the user's arrays."""
-    return [{"x": samples["x"].copy(), "y": samples["y"].copy()} for samples in part]
+    return [{"x": jax.tree.map(np.copy, samples["x"]), "y": samples["y"].copy()} for samples in part]
 
 
 def _place(agent: str, part: str) -> str:
@@ -236,7 +253,7 @@ def assemble(
     _check_nobody_is_empty(names, held, place)
     x = _features({key: samples["x"] for key, samples in held.items()}, place, dtype)
     y, values, called = encode({key: samples["y"] for key, samples in held.items()}, place, classes, label_names)
-    nothing, unlabelled = next(iter(x.values()))[:0], next(iter(y.values()))[:0]
+    nothing, unlabelled = jax.tree.map(lambda leaf: leaf[:0], (next(iter(x.values())), next(iter(y.values()))))
 
     def of(part: str) -> list[Samples]:
         keys = [(part, agent) for agent in names]
@@ -251,15 +268,26 @@ def _samples(given: Mapping[str, Any], where: str, *, targets: bool) -> Samples:
         held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
     one_shape = "Bring all samples to one shape, and replace missing values and texts by numbers first"
-    x, y = as_array(given["x"], f"{where}: x", one_shape), as_labels(given["y"], f"{where}: y")
+    x, y = _arrays(given["x"], f"{where}: x", one_shape), as_labels(given["y"], f"{where}: y")
     check_not_mixed(given["y"], y, where)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and not targets else y
     if y.ndim != 1 and not (targets and y.ndim):
         remedy = "Give one label each, or classes=False to predict vectors"
         refuse(f"{where}: shape of y", y.shape, "must be (n,) or (n, 1), one label per sample", remedy)
-    if x.ndim == 0 or len(x) != len(y):
-        refuse(f"{where}: shape of x", x.shape, f"must have a row for each of the {len(y)} labels", "Pair x with y")
+    for leaf in jax.tree.leaves(x):
+        if leaf.ndim == 0 or len(leaf) != len(y):
+            rule = f"must have a row for each of the {len(y)} labels"
+            refuse(f"{where}: shape of x", leaf.shape, rule, "Pair x with y")
     return {"x": x, "y": y}
+
+
+def _arrays(x: Any, where: str, remedy: str) -> Any:
+    """Return features as an array, or as a dict of arrays."""
+    if not isinstance(x, Mapping):
+        return as_array(x, where, remedy)
+    if not x or not all(isinstance(name, str) for name in x):
+        refuse(where, list(x), "must have names, the arguments of the module", 'Give e.g. {"input_ids": tokens}')
+    return {name: as_array(leaf, f"{where}[{name!r}]", remedy) for name, leaf in x.items()}
 
 
 def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place: Place) -> None:
@@ -269,8 +297,39 @@ def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place:
             raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
 
 
-def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:
-    """Return all features in one dtype, after checking that samples have one shape and are finite."""
+def _features(arrays: dict[Key, Any], place: Place, dtype: DTypeLike | None) -> dict[Key, Any]:
+    """Return all features in one dtype, or each entry of a dict in one, after checking shapes and finite numbers."""
+    names = _names_of_entries(arrays, place)
+    if names is None:
+        return _one_dtype(arrays, place, dtype)
+    if dtype is not None:
+        refuse("dtype", dtype, "is for features that are one array", "Convert the entries of x before")
+
+    def entry(name: str) -> dict[Key, np.ndarray]:
+        held = {key: whole_numbers(x[name]) for key, x in arrays.items()}
+        return _one_dtype(held, lambda agent, part: f"{place(agent, part)}: {name}", None)
+
+    entries = {name: entry(name) for name in names}
+    return {key: {name: entries[name][key] for name in names} for key in arrays}
+
+
+def whole_numbers(leaf: np.ndarray) -> np.ndarray:
+    """Return an entry of a dict of features with bool and small integers as int32, so that they are no pixels."""
+    return leaf.astype(np.int32) if leaf.dtype in (bool, np.uint8) else leaf
+
+
+def _names_of_entries(arrays: dict[Key, Any], place: Place) -> list[str] | None:
+    """Return the names of the entries of dicts of features, which all agents must share; None for arrays."""
+    names = {key: sorted(x) if isinstance(x, dict) else None for key, x in arrays.items()}
+    first, wanted = next(iter(names.items()))
+    for (part, agent), found in names.items():
+        if found != wanted:
+            rule = f"must be as for agent {first[1]!r}: {wanted or 'one array'}"
+            refuse(f"{place(agent, part)}: x", found or "one array", rule, "Give all agents the same entries")
+    return wanted
+
+
+def _one_dtype(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:
     first_part, first = next(iter(arrays))
     shape = arrays[first_part, first].shape[1:]
     for (part, agent), x in arrays.items():

@@ -95,7 +95,9 @@ def lazy(load: LoadOne, sizes: Sequence[int] | np.ndarray) -> Lazy:
         FedpdError: If the sizes are not whole numbers of at least 0, or `load` fails for the first agent with samples.
 
     Examples:
-        >>> three = lazy(lambda i: {"a": np.full(i + 1, float(i))}, sizes=[1, 2, 3])
+        >>> import numpy as np
+        >>> from fedpd import data
+        >>> three = data.lazy(lambda i: {"a": np.full(i + 1, float(i))}, sizes=[1, 2, 3])
         >>> three[2]["a"].tolist()
         [2.0, 2.0, 2.0]
     """

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.arrays import as_array, seal
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.data.federated import ByAgent, Federated, as_dtype, checked_dtype, common_dtype
+from fedpd.data.federated import Federated, as_dtype, checked_dtype, common_dtype, whole_numbers
 from fedpd.data.labels import Classes, encode, encode_targets
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite
-
-PARTS = ("train", "test")
 
 
 def from_rows(
@@ -44,9 +43,11 @@ def from_rows(
             of the classes.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import data
         >>> from fedpd.data import ragged
         >>> rows = {"x": np.arange(6.0)[:, None], "y": np.array([0, 1, 1, 0, 2, 1])}
-        >>> three = from_rows(ragged(rows, sizes=[1, 3, 2]))
+        >>> three = data.from_rows(ragged(rows, sizes=[1, 3, 2]))
         >>> three.agents, three.sizes.tolist(), three.classes.tolist()
         (3, [1, 3, 2], [0, 1, 2])
     """
@@ -58,21 +59,13 @@ def from_rows(
     nobody = np.flatnonzero(sum(held.sizes for held in parts.values()) == 0)
     if nobody.size:
         raise FedpdError(f"{name}: agent {nobody[0]} has no training or test samples. Leave the agent out.")
-    wanted = checked_dtype(dtype) or common_dtype(held.sample["x"].dtype for held in parts.values())
+    wanted = _dtypes([held.sample["x"] for held in parts.values()], dtype)
     parts, values, called = _labelled(parts, classes, label_names)
     for held in parts.values():
         if isinstance(held, Ragged):
             check_finite({"x": held.rows["x"]}, held.sizes)  # labels are checked already
     parts = {part: held.map(partial(cast, wanted, f"{part} data")) for part, held in parts.items()}
     return Federated(_names(names, len(train)), parts["train"], parts["test"], values, called, name)
-
-
-def as_rows(samples: ByAgent) -> Ragged | Lazy:
-    """Return samples of agents as ragged rows; ragged and lazy samples stay."""
-    if isinstance(samples, Ragged | Lazy):
-        return samples
-    rows = {key: seal(np.concatenate([own[key] for own in samples])) for key in ("x", "y")}
-    return Ragged(rows, np.array([len(own["y"]) for own in samples], np.int32))
 
 
 def _check_form(held: Any, part: str, train: Any, *, targets: bool) -> None:
@@ -82,13 +75,14 @@ def _check_form(held: Any, part: str, train: Any, *, targets: bool) -> None:
     keys = sorted(held.sample) if isinstance(held.sample, dict) else type(held.sample).__name__
     if keys != ["x", "y"]:
         refuse(f"{part} data", keys, "must hold x and y", 'Give {"x": (M, ...), "y": (M,)}')
-    y, x = held.sample["y"], held.sample["x"]
+    y = held.sample["y"]
     if y.ndim != 1 and not targets:
         remedy = "Give one label each, or classes=False to predict vectors"
         refuse(f"{part} data: shape of y", y.shape, "must be (M,), one label per sample", remedy)
-    if x.dtype.kind not in "buif":
-        rule = "must be integers or floating-point numbers"
-        refuse(f"{part} data: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
+    for x in jax.tree.leaves(held.sample["x"]):
+        if x.dtype.kind not in "buif":
+            rule = "must be integers or floating-point numbers"
+            refuse(f"{part} data: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
     if len(held) != len(train):
         refuse("agents with test samples", len(held), f"must be {len(train)}", "Give size 0 to an agent without any")
 
@@ -134,8 +128,22 @@ def _as_targets(part: str, rows: Any) -> Any:
     return rows | {"y": encode_targets({(part, ""): rows["y"]}, lambda _, part: f"{part} data")[part, ""]}
 
 
-def cast(dtype: np.dtype, where: str, rows: Any) -> Any:
+def _dtypes(samples: list[Any], dtype: DTypeLike | None) -> Any:
+    """Return the dtype of the features, or a dict with that of each entry."""
+    names = [sorted(x) if isinstance(x, dict) else None for x in samples]
+    if any(found != names[0] for found in names):
+        refuse("x of the test data", names[-1], f"must have the entries {names[0]} of the training data", "Give both")
+    if names[0] is None:
+        return checked_dtype(dtype) or common_dtype(x.dtype for x in samples)
+    if dtype is not None:
+        refuse("dtype", dtype, "is for features that are one array", "Convert the entries of x before")
+    return {name: common_dtype(whole_numbers(x[name]).dtype for x in samples) for name in names[0]}
+
+
+def cast(dtype: Any, where: str, rows: Any) -> Any:
     """Return rows with features of one dtype; rows that have it are checked where their agents are known."""
+    if isinstance(dtype, dict):
+        return rows | {"x": {name: as_dtype(whole_numbers(rows["x"][name]), own, where) for name, own in dtype.items()}}
     return rows if rows["x"].dtype == dtype else rows | {"x": as_dtype(rows["x"], dtype, where)}
 
 

@@ -78,10 +78,10 @@ def table_format(client: str | None, split: str | None) -> Format:
             check_room(f"{file}: {rows:,} rows of {len(columns)} columns", rows * len(columns), "Divide the file")
             return opened.read(columns=columns)
 
-    return Format("Parquet", ".parquet", names, read, take_rows)
+    return Format("Parquet", ".parquet", names, read, read_rows)
 
 
-def take_rows(file: Path, columns: list[str], rows: np.ndarray) -> Any:
+def read_rows(file: Path, columns: list[str], rows: np.ndarray) -> Any:
     """Return some rows of a Parquet file, in ascending order, by reading only the row groups that hold them."""
     import pyarrow as pa
     import pyarrow.parquet as pq

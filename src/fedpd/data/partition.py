@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.dirichlet import divide_alike
 from fedpd.data.division import Division
@@ -62,6 +62,7 @@ def partition(
         FedpdError: There are fewer samples than agents, the rule cannot divide them, or x and y do not fit.
 
     Examples:
+        >>> import numpy as np
         >>> from fedpd import data
         >>> x, y = np.eye(60, 4), np.arange(60) % 3
         >>> federated = data.partition(x, y, data.by_dirichlet(0.3), agents=4, seed=0)

@@ -81,7 +81,9 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
         FedpdError: If the sizes are not whole numbers of at least 0, or their sum is not M.
 
     Examples:
-        >>> three = ragged({"a": np.arange(6.0)}, sizes=[1, 3, 2])
+        >>> import numpy as np
+        >>> from fedpd import data
+        >>> three = data.ragged({"a": np.arange(6.0)}, sizes=[1, 3, 2])
         >>> len(three), three[1]["a"].tolist()
         (3, [1.0, 2.0, 3.0])
     """

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import jax
 import numpy as np
@@ -105,7 +106,8 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
         agents: N, the number of groups.
 
     Examples:
-        >>> paper_groups(5, 3)
+        >>> from fedpd import data
+        >>> data.paper_groups(5, 3)
         [(0, 1), (2, 3), (4,)]
     """
     count("agents", agents, "Give N", bits=20)
@@ -158,7 +160,7 @@ def _tested(size: int, share: float, seed: int, name: str) -> np.ndarray:
 
 def _rows(samples: Samples, rows: np.ndarray) -> Samples:
     """Return the samples of the given rows."""
-    return {"x": samples["x"][rows], "y": samples["y"][rows]}
+    return {"x": jax.tree.map(lambda leaf: leaf[rows], samples["x"]), "y": samples["y"][rows]}
 
 
 @explained
@@ -168,13 +170,23 @@ def pool(samples: Sequence[Samples]) -> Samples:
     Args:
         samples: The samples of each agent, with features of one shape.
     """
-    parts = [{"x": as_array(one["x"], "x"), "y": as_labels(one["y"], "y")} for one in samples]
-    shapes = [(own["x"].shape, own["y"].shape) for own in parts]
+    parts: list[Any] = [
+        {
+            "x": jax.tree.map(lambda leaf: as_array(leaf, "x"), one["x"], is_leaf=_is_array),
+            "y": as_labels(one["y"], "y"),
+        }
+        for one in samples
+    ]
+    shapes = [(leaf.shape, own["y"].shape) for own in parts for leaf in jax.tree.leaves(own["x"])]
     if any(not x or x[:1] != y[:1] for x, y in shapes):
         refuse("shapes of x and y", shapes, "must have one row per sample", "Pair x with y")
     if len(parts) == 1:
-        return {"x": parts[0]["x"].copy(), "y": parts[0]["y"].copy()}
-    return {"x": np.concatenate([own["x"] for own in parts]), "y": np.concatenate([own["y"] for own in parts])}
+        return jax.tree.map(np.copy, parts[0])
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _is_array(x: Any) -> bool:
+    return not isinstance(x, dict)
 
 
 def _check_once(data: Federated, places: list[int]) -> None:

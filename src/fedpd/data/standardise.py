@@ -84,7 +84,8 @@ def moments(x: Any, shift: Any = 0.0) -> Moments:
         shift: A number, or one per feature in the shape of a sample.
 
     Examples:
-        >>> moments([[1.0, 5.0], [3.0, 5.0]], shift=[2.0, 5.0])
+        >>> from fedpd import data
+        >>> data.moments([[1.0, 5.0], [3.0, 5.0]], shift=[2.0, 5.0])
         Moments(count=2, total=array([0., 0.]), squares=array([2., 0.]))
     """
     x = check_finite(_numbers(x, "x"), "x", "Clean or drop those samples")
@@ -101,7 +102,8 @@ def scaling_from(summed: Moments, shift: Any = 0.0) -> Scaling:
         shift: The shift that they were computed with; the mean from a first round of sums keeps all digits.
 
     Examples:
-        >>> scaling_from(moments([[1.0, 5.0], [3.0, 5.0]]))
+        >>> from fedpd import data
+        >>> data.scaling_from(data.moments([[1.0, 5.0], [3.0, 5.0]]))
         Scaling(mean=array([2., 5.]), scale=array([1., 1.]))
     """
     if not summed.count:
@@ -131,7 +133,9 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
         FedpdError: The data hold no samples, samples of different shapes, or numbers that are not finite.
 
     Examples:
-        >>> scaled, scaling = standardise([np.array([[1.0], [3.0]]), np.array([[5.0], [7.0]])])
+        >>> import numpy as np
+        >>> from fedpd import data
+        >>> scaled, scaling = data.standardise([np.array([[1.0], [3.0]]), np.array([[5.0], [7.0]])])
         >>> scaling.mean, scaling.scale**2
         (array([4.]), array([5.]))
         >>> scaling.apply([[4.0]])

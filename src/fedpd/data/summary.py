@@ -1,6 +1,6 @@
 """Summarise federated data: the samples and the labels of each agent."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class Summary(NamedTuple):
         samples: The number of samples, train and test.
         train: The number of training samples.
         test: The number of test samples.
-        shape: The shape of one sample's features.
-        dtype: The dtype of the features.
+        shape: The shape of one sample's features; of a dict, the shapes by name.
+        dtype: The dtype of the features; of a dict, those of all entries.
         classes: K, the number of classes.
         missing: The number of classes without a training sample.
         sizes: Training samples per agent.
@@ -54,13 +54,38 @@ class Summary(NamedTuple):
     samples: int
     train: int
     test: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     dtype: str
     classes: int
     missing: int
     sizes: Spread
     labels: Spread
     skew: float
+
+    def __str__(self) -> str:
+        """Return the summary as a table, one quantity per line."""
+        shape = " x ".join(map(str, self.shape)) or "one number"
+        rows = [
+            ("agents", f"{self.agents:,}: {self.trained:,} to train, {self.tested:,} to test"),
+            ("samples", f"{self.samples:,}: {self.train:,} to train, {self.test:,} to test"),
+            (
+                "per agent",
+                f"{self.sizes.least:,} to {self.sizes.most:,} training samples, median {self.sizes.median:g}",
+            ),
+            ("features", f"{shape}, {self.dtype}"),
+        ]
+        if self.classes:
+            missing = f", {self.missing} of them without a training sample" if self.missing else ""
+            least, median, most = self.labels
+            rows += [
+                ("classes", f"{self.classes}{missing}"),
+                ("labels", f"{least} to {most} different ones per agent, median {median:g}"),
+                (
+                    "skew",
+                    f"{self.skew:.3f}: 0 if all agents have the same shares of labels, near 1 if none share a label",
+                ),
+            ]
+        return "\n".join([f"Federated data {self.name!r}", *(f"  {name:<9} {words}" for name, words in rows)])
 
 
 @explained
@@ -93,6 +118,7 @@ def describe(data: Federated) -> Summary:
     sizes, tested = data.sizes, data.test_sizes
     histogram = (label_histogram(data) if len(data.classes) else np.zeros((data.agents, 0)))[sizes > 0]
     totals = histogram.sum(axis=0)
+    shapes: Any = {name: shape for name, (shape, _) in data.features.items()}
     return Summary(
         name=data.name,
         agents=data.agents,
@@ -101,8 +127,8 @@ def describe(data: Federated) -> Summary:
         samples=data.samples,
         train=int(sizes.sum()),
         test=int(tested.sum()),
-        shape=data.shape,
-        dtype=str(data.dtype),
+        shape=shapes.get("", shapes),
+        dtype=", ".join(sorted({str(dtype) for _, dtype in data.features.values()})),
         classes=len(data.classes),
         missing=int((totals == 0).sum()),
         sizes=_spread(sizes[sizes > 0]),

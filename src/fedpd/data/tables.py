@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.data.arrow import (
     Shape,
     as_tuple,

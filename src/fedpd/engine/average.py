@@ -15,11 +15,10 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree
+from fedpd.core.stacked import running_mean
 from fedpd.engine.backends.liveness import sources
 from fedpd.transforms._layer import Layer, read_inside
 from fedpd.transforms._ways import broadcast_shapes
-
-NEWEST = 5.0  # the newest model has the weight 5/(r + 5)
 
 
 class Server(NamedTuple):
@@ -42,8 +41,7 @@ class Averaged(Layer):
         last = self.method.exchanges()[-1]
         inner, broadcast = _server_step(last, server.inner, mean, share)
         x, r = model_after(self.method, nobody(self.method, server.mean), broadcast), server.communications + 1
-        w = jax.tree.map(lambda w, x: (w + NEWEST / (r + NEWEST) * (x - w)).astype(w.dtype), server.mean, x)
-        return Server(inner, w, r), broadcast
+        return Server(inner, running_mean(server.mean, x, r), r), broadcast
 
     def delivers(self, server: Server) -> Vector:
         return server.mean

@@ -21,7 +21,7 @@ def check_agents(algorithm: Method, agents: int, fewest: Callable[[], int]) -> N
         agents: N.
         fewest: Returns the number of messages of the communication that has the fewest.
     """
-    algorithm.check_agents(agents)
+    algorithm.check_agents(agents, fewest)
     for one in parts_of(algorithm):
         if isinstance(one, Krum):
             _check_krum(one, algorithm, fewest())

@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
+from fedpd.base.checks import refuse
 from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Work, opened
 from fedpd.core.agents import (
     AGENTS,
@@ -28,7 +29,14 @@ from fedpd.core.agents import (
     zero_for_padding,
 )
 from fedpd.engine.measure.columns import Column, Measure
-from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured
+from fedpd.engine.measure.metrics import (
+    Metrics,
+    mean_and_gap,
+    measure_at,
+    measure_states,
+    not_measured,
+    with_personal,
+)
 from fedpd.engine.participation import effort
 
 LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
@@ -391,6 +399,9 @@ def measure_copies(program: Program, inputs: Inputs, state: State, skipped: Any)
     of_states = measure_states(
         program.algorithm, program.functions, program.layout, inputs.shard, state, program.columns
     )
+    if program.algorithm.is_personal is not None:
+        copies = jax.vmap(program.algorithm.model)(state.agents)
+        inputs = inputs._replace(shard=with_personal(inputs.shard, program.algorithm, copies))
     return measure_model(program, inputs, delivered_or(program, state.server, x), gap, of_states)
 
 
@@ -403,6 +414,8 @@ def measure_model(
     program: Program, inputs: Inputs, x: Vector, gap: Any, of_states: Mapping[Measure, Array] | None = None
 ) -> Metrics:
     """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
+    if program.algorithm.is_personal is not None and inputs.sample is not None:
+        refuse("metrics_agents", len(inputs.sample.agent), "does not go with personal parameters", "Leave it out")
     shard = inputs.shard if inputs.sample is None else inputs.sample
     layout = program.measured or program.layout
     return measure_at(program.functions, layout, shard, x, gap, program.columns, of_states, inputs.central)

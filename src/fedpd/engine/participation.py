@@ -214,6 +214,7 @@ def draw(seed: int, rounds: Sequence[int] | np.ndarray, agents: int, cohort: int
         FedpdError: The cohort is not a whole number from 1 to N.
 
     Examples:
+        >>> from fedpd.engine.participation import draw
         >>> draw(seed=0, rounds=[0, 1], agents=1_000_000, cohort=3).shape
         (2, 3)
     """
@@ -240,6 +241,8 @@ def draw_by_size(seed: int, r: int, ends: np.ndarray, cohort: int) -> np.ndarray
         (K,) numbers of agents in ascending order.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.engine.participation import draw_by_size
         >>> draw_by_size(seed=0, r=0, ends=np.cumsum([1, 1, 10**9]), cohort=3).tolist()
         [0, 1, 2]
     """

@@ -105,6 +105,8 @@ class Run(Runs):
         identity: Hashes of the method, the problem and the settings, which a continued run must repeat; None: they have
             a part that cannot be identified.
         by_agent: What the model reaches on each agent's samples, (N,) by column; see `per_agent`.
+        copies: The agents' own models, leaves (N, ...), if some of their parameters are personal
+            (`transforms.wrap(..., personal=...)`); None: the agents share one model.
     """
 
     algorithm: str
@@ -121,6 +123,7 @@ class Run(Runs):
     settings: Mapping[str, Any] = field(default_factory=dict)
     identity: Mapping[str, Any] | None = None
     by_agent: Mapping[str, np.ndarray] = field(default_factory=dict)
+    copies: Tree | None = None
 
     def __repr__(self) -> str:
         lines = [f"Run of {self.algorithm}, seed {self.seed}", f"  {spent_text([self])}", f"  {ends_text(self)}"]
@@ -174,7 +177,9 @@ class Run(Runs):
             >>> run.per_agent("loss", problem).shape
             (2,)
         """
-        found = self.by_agent if problem is None else evaluate_agents(problem, self.model)
+        found, own = self.by_agent, self.copies
+        if problem is not None:
+            found = evaluate_agents(problem, self.model if own is None else own, same=own is None)
         if problem is None and not found:
             rule = "the run keeps no values of single agents: it recorded none, or there are too many agents"
             refuse("name", name, rule, f"Give the problem: run.per_agent({name!r}, problem)")
@@ -195,13 +200,18 @@ class Run(Runs):
         return personalize(problem, self.model, sgd(step, steps, batch), seed=seed)
 
     def personal(self, problem: Problem) -> Personalized:
-        """Return what the personal models of Ditto or pFedMe reach on their agents' samples beside the shared model.
+        """Return what the agents' own models reach on their samples beside the shared model.
+
+        They are the personal models of Ditto and pFedMe, or models with personal parameters. In place of those, the
+        shared model has their mean.
 
         Args:
             problem: The problem of the run; a run does not keep its data.
         """
         check_fit(problem, self.model)
-        models = personal_models(self.agents, self.model, problem.agents, self.algorithm)
+        models = self.copies
+        if models is None:
+            models = personal_models(self.agents, self.model, problem.agents, self.algorithm)
         return compare(problem, self.model, models)
 
 
@@ -287,13 +297,14 @@ def results(driver: Driver) -> tuple[Run, ...]:
     # Agents in memory are read after their arrays on the device are free, so that there is no second copy of them.
     kept = driver.backend.absence or plan.algorithm.delivers is not None
     models = [driver.backend.model(i) for i in range(len(plan.seeds))] if kept else None
+    copies = None if plan.algorithm.is_personal is None else list(map(driver.backend.copies, range(len(plan.seeds))))
     state = driver.backend.release()
     shard = driver.backend.inputs.shard if plan.layout.mesh is None else None
     # A sweep has many runs, of which few are looked at; a sample of the agents was asked for to save this time.
     single = plan.recorded if plan.variants is None and plan.sample is None else ()
 
     def result(i: int, algorithm: Method) -> Run:
-        measurements = driver.measurements[i]
+        measurements, own = driver.measurements[i], None if copies is None else copies[i]
         agents = state[i] if driver.backend.absence else variant(state, i, plan.many)
         model = mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i]
         return Run(
@@ -310,7 +321,8 @@ def results(driver: Driver) -> tuple[Run, ...]:
             server=variant(server, i, plan.many),
             settings=settings_of(plan),
             identity=identity_of(plan, algorithm, driver.done),
-            by_agent=final_values(plan.problem, single, model, shard),
+            by_agent=final_values(plan.problem, single, model, shard, own),
+            copies=own,
         )
 
     return tuple(result(i, algorithm) for i, algorithm in enumerate(driver.methods))

@@ -136,7 +136,7 @@ def simulate(
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
 
     Examples:
-        >>> from fedpd import algorithms, oracles, problems
+        >>> from fedpd import algorithms, oracles, problems, simulate
         >>> problem = problems.opposing_quadratics()
         >>> algorithm = algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5))
         >>> run = simulate(algorithm, problem, rounds=100, metrics_every=50)

@@ -121,6 +121,7 @@ def label_of_table(table: Table) -> str:
     """Return the label of a method from its table, without making the method.
 
     Examples:
+        >>> from fedpd.experiments.calls import label_of_table
         >>> label_of_table({"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}})
         'my_module:method(eta=0.1, oracle=gd(step=0.2))'
     """

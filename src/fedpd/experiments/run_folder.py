@@ -52,6 +52,7 @@ def method_name(number: int, label: str) -> str:
     """Return the name that the files of a method share. The numbers of methods start at 1.
 
     Examples:
+        >>> from fedpd.experiments.run_folder import method_name
         >>> method_name(3, "FedPD-GD p=0.5")
         '03-fedpd-gd-p-0.5'
     """

@@ -8,13 +8,14 @@ Each folder imports only from the folders before it in this list:
     warm/     one warm process per SuperNode, which Flower's programs hand messages to; imports none of the others
     local/    a federation on this machine, start-up kits for several machines, checks of a client, and new apps
 
-`tables` reads settings and TOML files into typed classes. `torch`, `torch_oracles` and `external` are public modules:
-losses in PyTorch and NumPy. Importing `fedpd.flower` imports neither PyTorch nor JAX.
+`private` has all that fedpd uses of Flower beyond its public interface; every folder may import it. `tables` reads
+settings and TOML files into typed classes. `torch`, `torch_oracles` and `external` are public modules: losses in
+PyTorch and NumPy. Importing `fedpd.flower` imports neither PyTorch nor JAX.
 """
 
 from typing import TYPE_CHECKING
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.lazy import lazy_names as _lazy_names
 
 with extra("flower", "fedpd.flower"):

@@ -29,12 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Array, Key, Tree
 from fedpd.core.agents import BLOCK
 from fedpd.flower.method.agent import Local
 from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
+from fedpd.problems.adapters.torch_reference import BY_CLASS, arguments_of, check_names, fitted, unwrapped
 from fedpd.problems.external import call_back, external
 from fedpd.problems.predictions import class_axis, has_one_output, is_right
 
@@ -47,6 +48,7 @@ __all__ = ["load_model", "model_of", "torch_local"]
 
 PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
 FEW = 8  # samples on which the module's modes are compared
+IGNORED = -100  # marks a target that does not count, as in PyTorch
 CHUNK = 256  # samples that a full gradient takes at a time, if the loader has no batch size
 _NUMBERS = count(1)
 _ONE_AT_A_TIME = threading.Lock()
@@ -65,9 +67,13 @@ def torch_local(
     """Return a client's part of the problem.
 
     Args:
-        module: The model; its parameters that require a gradient are trained.
-        loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
-        loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, but draws its own order.
+        module: The model; its parameters that require a gradient are trained. If it returns an object or a dict with
+            `logits`, these are its outputs.
+        loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample. Targets of -100 do not
+            count in a cross entropy: the loss of a sample is the mean over its other targets.
+        loader: Batches (inputs, targets), or dicts in which "labels" are the targets. Inputs that are a dict, such as
+            {"input_ids": ..., "attention_mask": ...}, are given to the module by name. fedpd uses the loader's dataset,
+            batch size and collate_fn, but draws its own order.
         test: Test samples.
         correct: (outputs, targets) -> (B,), whether the module is right. None: whether the largest output is that of
             the class, and of one output whether its sign is that of the class (0 and 1, or -1 and 1); if the targets
@@ -78,6 +84,7 @@ def torch_local(
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
+    _check_batch(losses, rows[: min(size, FEW)])
     if correct is None and test is not None and _predicts_classes(losses, rows[size : size + CHUNK]):
         correct = predicts_target
     judge = None if correct is None else losses.judged("correct", correct)
@@ -167,10 +174,10 @@ class TorchLosses:
     def losses(self, indices: np.ndarray) -> Tensor:
         """Return the losses (B,) at the module's own parameters."""
         inputs, targets = self.fetch(indices)
-        return one_per_sample(self.loss(self.module(inputs), targets), len(indices))
+        return values_of(self.loss, outputs_of(self.module, inputs), targets, len(indices))
 
-    def fetch(self, indices: np.ndarray) -> Any:
-        """Return the batch of these samples, on the module's device."""
+    def fetch(self, indices: np.ndarray) -> tuple[Any, Any]:
+        """Return the inputs and the targets of these samples, on the module's device."""
         rows = indices[:, 1].tolist()
         if isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
             batch: Any = [tensor[rows] for tensor in self.dataset.tensors]
@@ -179,7 +186,8 @@ class TorchLosses:
         else:
             batch = self.collate([self.dataset[row] for row in rows])
         device = next(iter(self.parameters.values())).device
-        return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
+        pair = _inputs_and_targets(batch)
+        return jax.tree.map(lambda part: part.to(device) if isinstance(part, Tensor) else part, pair)
 
     def set_mode(self, *, train: bool) -> None:
         """Set the module's mode; batches are normalised by their own statistics in both. Use it if modes differ."""
@@ -280,8 +288,8 @@ class Judged:
             tensors = dict(own.judge.named_parameters()) | dict(own.judge.named_buffers())
             load({name: tensors[name] for name in given}, given)
             inputs, targets = own.fetch(indices)
-            found = own.judges[self.name](own.judge(inputs), targets).to(next(iter(own.parameters.values())).dtype)
-            return array_of(one_per_sample(found, len(indices)))
+            found = values_of(own.judges[self.name], outputs_of(own.judge, inputs), targets, len(indices))
+            return array_of(found.to(next(iter(own.parameters.values())).dtype))
 
 
 @dataclass(frozen=True)
@@ -304,7 +312,7 @@ class BatchStatistics:
             own.module.eval()
             for layer in own.norms.values():
                 layer.train()
-            return {name: array_of(one) for name, one in statistics(own.module, {}, (own.fetch(indices)[0],)).items()}
+            return {name: array_of(one) for name, one in statistics(own.module, {}, own.fetch(indices)[0]).items()}
 
 
 def _modes_differ(losses: TorchLosses, indices: np.ndarray) -> bool:
@@ -315,7 +323,7 @@ def _modes_differ(losses: TorchLosses, indices: np.ndarray) -> bool:
         with torch.no_grad(), locked(losses.module), seeded(seed):
             losses.set_mode(train=train)
             before = torch.get_rng_state()
-            found = [one for one in jax.tree.leaves(losses.module(inputs)) if isinstance(one, Tensor)]
+            found = [one for one in jax.tree.leaves(outputs_of(losses.module, inputs)) if isinstance(one, Tensor)]
             return found, torch.equal(before, torch.get_rng_state())
 
     (quiet, _), (train, is_still), (other, _) = outputs(False, 0), outputs(True, 0), outputs(True, 1)
@@ -327,7 +335,7 @@ def _predicts_classes(losses: TorchLosses, indices: np.ndarray) -> bool:
     """Return whether the targets of these samples are classes, for which the outputs are scores."""
     with torch.no_grad(), locked(losses.module), seeded(0):
         inputs, targets = losses.fetch(indices)
-        return are_classes(losses.module.eval()(inputs), targets)
+        return are_classes(outputs_of(losses.module.eval(), inputs), targets)
 
 
 def _size(loader: DataLoader) -> int:
@@ -358,6 +366,61 @@ def _per_sample(loss: PerSample) -> PerSample:
         loss = copy.copy(loss)
         setattr(loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors
     return loss
+
+
+def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
+    """Return the two parts of a batch of a loader."""
+    if isinstance(batch, Mapping):
+        if "labels" not in batch:
+            refuse("batch of the loader", sorted(batch), 'must have "labels"', "Give the targets by this name")
+        return {name: part for name, part in batch.items() if name != "labels"}, batch["labels"]
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        what = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
+        refuse("batch of the loader", what, "must be (inputs, targets)", 'Return two parts, or a dict with "labels"')
+    inputs, targets = batch
+    return dict(inputs) if isinstance(inputs, Mapping) else inputs, targets
+
+
+def _check_batch(losses: TorchLosses, indices: np.ndarray) -> None:
+    """Refuse inputs that the module does not take, and targets that are the tokens themselves."""
+    inputs, targets = losses.fetch(indices)
+    check_names(losses.module, inputs)
+    if not isinstance(inputs, dict) or not isinstance(targets, Tensor) or targets.ndim < 2:
+        return
+    for name, entry in inputs.items():
+        same = isinstance(entry, Tensor) and entry.shape == targets.shape and bool((targets != IGNORED).any())
+        if same and bool(((entry == targets) | (targets == IGNORED)).all()) and len(targets.unique()) > 2:
+            rule = f"are {name} itself, but must be the tokens that follow"
+            refuse("targets", f"{tuple(targets.shape)}", rule, "Shift them: inputs tokens[:-1], targets tokens[1:]")
+
+
+def outputs_of(module: nn.Module, inputs: Any) -> Any:
+    """Return what the module returns for a batch, or its `logits`."""
+    positional, named = arguments_of(inputs)
+    found = module(*positional, **named)
+    outputs = unwrapped(found)
+    if outputs is not found and outputs.ndim == 3 and outputs.shape[1] == outputs.shape[2]:
+        rule = "could be the scores of the classes along either axis"
+        refuse("shape of the logits", tuple(outputs.shape), rule, "Pad the texts to another length")
+    return outputs
+
+
+def values_of(values: PerSample, outputs: Any, targets: Any, number: int) -> Tensor:
+    """Return (B,) the values of a loss or a metric; a loss of PyTorch's takes them in its own form.
+
+    A cross entropy of several targets per sample, such as tokens, is the mean over those that are not ignored.
+    """
+    ignored: Any = None
+    if isinstance(values, nn.Module) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+        if isinstance(values, BY_CLASS) and outputs.ndim > 2 and class_axis(outputs.shape, targets.shape) == -1:
+            outputs = outputs.movedim(-1, 1)
+        outputs, targets = fitted(values, outputs, targets)
+        ignored = getattr(values, "ignore_index", None)
+    found = values(outputs, targets)
+    if ignored is None or found.ndim < 2 or found.shape != targets.shape:
+        return one_per_sample(found, number)
+    known = (targets != ignored).flatten(1).sum(1)
+    return one_per_sample(found, number) * (found[0].numel() / known.clamp(min=1)).to(found.dtype)
 
 
 def _no_gradient(model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
@@ -432,7 +495,11 @@ def predicts_target(outputs: Tensor, targets: Tensor) -> Tensor:
     if not are_classes(outputs, targets):
         rule = "other targets of the same data set are classes, 0 and 1 or -1 and 1 for one output"
         refuse("targets", targets.unique().tolist()[:5], rule, "Give torch_local a function `correct`")
-    return is_right(outputs, targets)
+    right = is_right(outputs, targets)
+    if right.ndim < 2:
+        return right
+    known = (targets != IGNORED).flatten(1)
+    return (right.flatten(1) & known).sum(1) / known.sum(1).clamp(min=1)
 
 
 def are_classes(outputs: Tensor, targets: Any) -> bool:

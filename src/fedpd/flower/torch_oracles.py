@@ -15,7 +15,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import count, positive, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, makes
 from fedpd.core.oracle import check_step, step_at

@@ -63,8 +63,12 @@ def from_losses(
             would compute another loss than the plain one.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
         >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
-        >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
+        >>> problem = problems.from_losses(
+        ...     lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2)
+        ... )
         >>> problem.agents, problem.samples, problem.dimension
         (2, 8, 2)
     """
@@ -312,13 +316,18 @@ def from_agent_loss(
     Examples:
         The Cox partial likelihood: samples with features a, time t, and d = 1 for an event or 0 for a censored time.
 
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from fedpd import problems
         >>> def cox(x, samples, mask):
         ...     score, t, d = samples["a"] @ x, samples["t"], samples["d"] * mask
         ...     at_risk = (t[None, :] >= t[:, None]) * mask[None, :]
         ...     return jnp.sum(d * (jnp.log(at_risk @ jnp.exp(score)) - score)) / jnp.sum(d)
         >>> rng = np.random.default_rng(0)
-        >>> hospitals = [{"a": rng.normal(size=(n, 2)), "t": rng.random(n), "d": np.ones(n)} for n in (3, 5)]
-        >>> problem = from_agent_loss(cox, hospitals, start=np.zeros(2))
+        >>> hospitals = [
+        ...     {"a": rng.normal(size=(n, 2)), "t": rng.random(n), "d": np.ones(n)} for n in (3, 5)
+        ... ]
+        >>> problem = problems.from_agent_loss(cox, hospitals, start=np.zeros(2))
         >>> problem.agents, problem.samples
         (2, 8)
     """

@@ -68,8 +68,9 @@ def classification(
     there may be one score, the logit of the second class, with binary cross entropy.
 
     Args:
-        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`, or (B, 1) for two. fedpd
-            converts uint8 features to floating-point numbers in [0, 1]; other integers (texts) stay unchanged.
+        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`, or (B, 1) for two. The
+            features may be a dict of arrays. fedpd converts uint8 features to floating-point numbers in [0, 1]; other
+            integers (texts) stay unchanged.
         data: The training samples define the f_i; fedpd measures accuracies on the test samples.
         start: The model x^0, any pytree.
         l2: The weight of ||model||^2/2.
@@ -133,8 +134,7 @@ def classify(
     dtype = jax.tree.leaves(start)[0].dtype
 
     def features(batch: Tree) -> Array:
-        x = batch["x"]
-        return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x
+        return pixels_scaled(batch["x"], dtype)
 
     def trained(model: Tree, batch: Tree) -> Array:
         return apply(model, features(batch))
@@ -188,6 +188,11 @@ def classify(
     problem = replace(problem, evaluation=evaluation)
     problem = check_metrics(problem) if more else problem
     return check_tests(problem) if check else problem
+
+
+def pixels_scaled(x: Tree, dtype: Any) -> Tree:
+    """Return features with uint8 as numbers in [0, 1] of this type; the entries of a dict are never uint8."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) / 255 if leaf.dtype == jnp.uint8 else leaf, x)
 
 
 def hold_frozen(frozen: Tree | None, function: Any, *, with_statistics: bool = False) -> Any:

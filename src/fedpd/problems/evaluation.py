@@ -15,6 +15,7 @@ from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
 from fedpd.core.problem import NamedMetrics, Over
 from fedpd.core.rows import merged_axes
+from fedpd.data.federated import whole_numbers
 from fedpd.data.ragged import Ragged, check_finite
 from fedpd.problems.build import Held, held_by_agent, pads
 
@@ -33,21 +34,21 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
     """
     if not isinstance(tests, list):
         return held_by_agent(tests, double, tests=True)
-    tests = [{key: as_numpy(leaf, double, "test data") for key, leaf in own.items()} for own in tests]
+    tests = [jax.tree.map(lambda leaf: as_numpy(leaf, double, "test data"), own) for own in tests]
     if not pads(tests[int(sizes.argmax())], sizes):
-        rows = {key: seal(np.concatenate([own[key] for own in tests])) for key in tests[0]}
+        rows = jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), *tests)
         return held_by_agent(Ragged(rows, sizes), double, tests=True)
     first = tests[int(np.argmax(sizes > 0))]
 
-    def fill(name: str) -> np.ndarray:
+    def fill(padding: np.ndarray, *leaves: np.ndarray) -> np.ndarray:
         """Return (N, m, ...); the first test sample of all is the padding."""
-        filled = np.broadcast_to(first[name][0], (len(tests), sizes.max(), *first[name].shape[1:])).copy()
-        for row, samples in zip(filled, tests, strict=True):
-            row[: len(samples["y"])] = samples[name]
+        filled = np.broadcast_to(padding[0], (len(leaves), sizes.max(), *padding.shape[1:])).copy()
+        for row, leaf in zip(filled, leaves, strict=True):
+            row[: len(leaf)] = leaf
         return seal(filled)
 
-    held = {name: fill(name) for name in first}
-    check_finite({name: merged_axes(leaf) for name, leaf in held.items()}, np.full_like(sizes, sizes.max()))
+    held = jax.tree.map(fill, first, *tests)
+    check_finite(jax.tree.map(merged_axes, held), np.full_like(sizes, sizes.max()))
     return Held(held, sizes)
 
 
@@ -57,14 +58,18 @@ def central_samples(
     """Return the samples of a central test set; refuse other names than x and y, and labels that are no class.
 
     Args:
-        samples: {"x": (m, ...), "y": (m, ...)}.
+        samples: {"x": (m, ...), "y": (m, ...)}; x may be a dict of arrays.
         classes: The labels in their order; None or empty: the targets are not classes.
         names: The names of the classes, which labels may be given by; None: they have none.
     """
     if not isinstance(samples, Mapping) or set(samples) != {"x", "y"}:
         found = sorted(map(str, samples)) if isinstance(samples, Mapping) else type(samples).__name__
         refuse("test", found, 'must be a dict with "x" and "y"', 'Give e.g. test={"x": x_test, "y": y_test}')
-    x, y = as_array(samples["x"], "test['x']"), as_labels(samples["y"], "test['y']")
+    x, y = samples["x"], as_labels(samples["y"], "test['y']")
+    if isinstance(x, Mapping):
+        x = {name: whole_numbers(as_array(leaf, f"test['x'][{name!r}]")) for name, leaf in x.items()}
+    else:
+        x = as_array(x, "test['x']")
     if classes is None or not len(classes):
         return {"x": x, "y": y}
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y

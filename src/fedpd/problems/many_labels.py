@@ -3,7 +3,9 @@
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedpd.base.checks import refuse
@@ -12,7 +14,16 @@ from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import Metrics
-from fedpd.problems.supervised import Apply, Backend, Shape, Task, mean_over_known, supervise, targets_in_memory
+from fedpd.problems.supervised import (
+    Apply,
+    Backend,
+    Shape,
+    Task,
+    mean_over_known,
+    samples_in_memory,
+    supervise,
+    targets_in_memory,
+)
 
 LOAD = "Load the data with classes=False"
 
@@ -104,7 +115,8 @@ def next_token(
     Args:
         model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a module, as
             for `supervised`. It must not use tokens after the position.
-        data: Tokens x (n, T) and the tokens that follow them, y (n, T), whole numbers, loaded with `classes=False`.
+        data: Tokens x (n, T) and the tokens that follow them, y (n, T), whole numbers, loaded with `classes=False`. For
+            a PyTorch module, x may be a dict such as {"input_ids": (n, T), "attention_mask": (n, T)}.
         start: The model x^0, any pytree; None for a module.
         padding: The number in y that marks positions without a token, -100 as in PyTorch; None: all positions count.
         metrics: More to measure on test samples, {name: (scores, y) -> (B, ...)}; see `fedpd.problems.Metric`.
@@ -117,9 +129,11 @@ def next_token(
     Raises:
         FedpdError: If x and y differ in shape, or a token has no score.
     """
-    if len(data.classes) or len(data.target_shape) != 1 or data.target_shape != data.shape:
-        rule = f"must be the shape of x, {data.shape}, one token per position"
+    shapes = [shape for shape, _ in data.features.values()]
+    if len(data.classes) or len(data.target_shape) != 1 or data.target_shape not in shapes:
+        rule = f"must be the shape of x, {', '.join(map(str, shapes))}, one token per position"
         refuse("shape of a target", data.target_shape, rule, "Give y = text[:, 1:] for x = text[:, :-1]. " + LOAD)
+    _check_shifted(data, padding)
 
     def task(found: Shape | None) -> Task:
         _check_tokens(data, found, padding)
@@ -140,8 +154,9 @@ def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> 
         found: The shape of one sample's scores; None: not known.
         padding: The number that marks positions without a token.
     """
-    if found is not None and (len(found) != 2 or found[0] != data.shape[0]):
-        rule = f"must be ({data.shape[0]}, K), one score per position and token"
+    (length,) = data.target_shape
+    if found is not None and (len(found) != 2 or found[0] != length):
+        rule = f"must be ({length}, K), one score per position and token"
         refuse("shape of the scores", found, rule, "Return the scores of all positions")
     for y in targets_in_memory(data):
         if y.dtype.kind != "i":
@@ -150,6 +165,21 @@ def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> 
         if wrong.any():
             rule = "must be at least 0 and below the number of scores" + ("" if found is None else f", {found[1]}")
             refuse("token", y[wrong][0].item(), rule, "Give the model more scores, or padding= for such positions")
+
+
+def _check_shifted(data: Federated, padding: int | None) -> None:
+    """Refuse targets that are the tokens themselves, which models of Hugging Face shift, and fedpd does not."""
+    held = samples_in_memory(data)
+    targets = [own["y"] for own in held]
+    entries = zip(*(jax.tree.leaves(own["x"]) for own in held), strict=True)
+    same = any(all(_is_same(x, y, padding) for x, y in zip(parts, targets, strict=True)) for parts in entries)
+    if same and len(np.unique(np.concatenate([y[y != padding] for y in targets]))) > 1:
+        rule = "are the tokens of x themselves, but must be the tokens that follow them"
+        refuse("targets", data.name, rule, "Give x = tokens[:, :-1] and y = tokens[:, 1:], also of the mask")
+
+
+def _is_same(x: np.ndarray, y: np.ndarray, padding: int | None) -> bool:
+    return x.shape == y.shape and bool(((x == y) | (y == padding)).all())
 
 
 def _counted(values: Any, padding: int | None, scores: Array, y: Array) -> Array:

@@ -17,7 +17,7 @@ from fedpd.core import Array, Key, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.data.lazy import Lazy
 from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
-from fedpd.problems.classification import Apply, Normalisation, RandomApply
+from fedpd.problems.classification import Apply, Normalisation, RandomApply, pixels_scaled
 from fedpd.problems.second_opinion import Plain
 
 FEW = 8  # samples on which a PyTorch module is run when the problem is built
@@ -45,8 +45,7 @@ class Function(NamedTuple):
 
 def example_samples(data: Federated) -> Any:
     """Return a few samples of one agent, and those with the smallest and the largest integers."""
-    few = _few_samples(data)
-    return {name: np.concatenate([leaf, *(one[name] for one in _extremes(data))]) for name, leaf in few.items()}
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), _few_samples(data), *_extremes(data))
 
 
 def _few_samples(data: Federated) -> Any:
@@ -55,7 +54,8 @@ def _few_samples(data: Federated) -> Any:
     agent = int(np.argmin(np.where(sizes > 1, sizes, np.inf)) if (sizes > 1).any() else np.argmax(sizes))
     samples = data.train[agent]
     rows = np.arange(min(max(len(samples["y"]), 2), FEW)) % max(len(samples["y"]), 1)
-    return {name: samples[name][rows] for name in ("x", "y")} if len(samples["y"]) else samples
+    own = {name: samples[name] for name in ("x", "y")}
+    return _rows(own, rows) if len(samples["y"]) else own
 
 
 def _extremes(data: Federated) -> list[Any]:
@@ -63,19 +63,24 @@ def _extremes(data: Federated) -> list[Any]:
 
     Lazy samples are not looked at, because they are not in memory.
     """
-    found: dict[str, tuple[int, Any]] = {}
+    found: dict[tuple[int, str], tuple[int, Any]] = {}
     parts = [part for part in (data.train, data.test) if not isinstance(part, Lazy)]
-    for x, y in ((own["x"], own["y"]) for part in parts for own in part):
-        if not len(y) or x.dtype.kind not in "iu" or x.dtype == np.uint8:
-            continue
-        flat = x.reshape(len(y), -1)
-        for name, row, value in (
-            ("least", int(flat.min(1).argmin()), -int(flat.min())),
-            ("most", int(flat.max(1).argmax()), int(flat.max())),
-        ):
-            if name not in found or value > found[name][0]:
-                found[name] = value, {"x": x[row : row + 1], "y": y[row : row + 1]}
+    for own in (own for part in parts for own in part if len(own["y"])):
+        for place, x in enumerate(jax.tree.leaves(own["x"])):
+            if x.dtype.kind not in "iu" or x.dtype == np.uint8:
+                continue
+            flat = x.reshape(len(x), -1)
+            for name, row, value in (
+                ("least", int(flat.min(1).argmin()), -int(flat.min())),
+                ("most", int(flat.max(1).argmax()), int(flat.max())),
+            ):
+                if (place, name) not in found or value > found[place, name][0]:
+                    found[place, name] = value, _rows({"x": own["x"], "y": own["y"]}, np.array([row]))
     return [sample for _, sample in found.values()]
+
+
+def _rows(samples: Any, rows: np.ndarray) -> Any:
+    return jax.tree.map(lambda leaf: leaf[rows], samples)
 
 
 LIBRARIES = {  # by the start of the name of a base class
@@ -120,23 +125,22 @@ def in_jax(loss: Any) -> Any:
     return TorchLoss(loss)
 
 
-def adapted(library: Any, module: Any, x: np.ndarray, *, backend: str, seed: int) -> Adapter:
+def adapted(library: Any, module: Any, x: Tree, *, backend: str, seed: int) -> Adapter:
     """Return a module as a function of all its arrays.
 
     Args:
         library: The adapter of its library.
         module: The module.
-        x: Samples of `example_samples`.
+        x: Samples of `example_samples`, an array or a dict of arrays.
         backend: "jax" or, for PyTorch, "callback".
         seed: The seed of the initialisation.
     """
     if backend == "callback" and not is_torch(library):
         refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
-    example = np.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
+    rows = slice(None) if is_torch(library) else slice(1)
+    example = jax.tree.map(lambda leaf: (leaf / np.float32(255) if leaf.dtype == np.uint8 else leaf)[rows], x)
     with scope(is_double(example)):
-        return library.adapt(
-            module, jnp.asarray(example if is_torch(library) else example[:1]), backend=backend, seed=seed
-        )
+        return library.adapt(module, jax.tree.map(jnp.asarray, example), backend=backend, seed=seed)
 
 
 def function_of(library: Any, module: Any, adapter: Adapter, trainable: Trainable | None) -> Function:
@@ -171,8 +175,7 @@ def _merged(parts: Parts, function: Any, model: Tree, *arguments: Any) -> Any:
 
 def _plain_scores(plain: Any, module: Any, parts: Parts, model: Tree, x: Array, key: Key | None, train: bool) -> Array:
     arrays = parts.merge(parts.frozen, model)
-    x = x / jax.tree.leaves(arrays)[0].dtype.type(255) if x.dtype == jnp.uint8 else x
-    return plain(module, arrays, x, key, train)
+    return plain(module, arrays, pixels_scaled(x, jax.tree.leaves(arrays)[0].dtype), key, train)
 
 
 def plain_losses(function: Function, loss: Callable[[Array, Tree], Array]) -> Plain | None:

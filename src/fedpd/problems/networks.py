@@ -9,7 +9,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Array
 from fedpd.problems.layers import max_pool, product
 

@@ -20,6 +20,7 @@ def is_right(outputs: Any, targets: Any) -> Any:
         ValueError: If the shapes do not fit.
 
     Examples:
+        >>> from fedpd.problems.predictions import is_right
         >>> import numpy as np
         >>> is_right(np.array([[-2.0], [3.0]]), np.array([1, 1])).tolist()
         [False, True]

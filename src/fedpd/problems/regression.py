@@ -60,10 +60,14 @@ def regression(
         FedpdError: If the outputs have another shape than the targets, or the loss averages over samples.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> a = np.arange(6.0).reshape(3, 2)
         >>> agents = {"left": {"x": a, "y": a @ [1.0, 2.0]}, "right": {"x": a, "y": [1.5, np.nan, 0.0]}}
-        >>> problem = regression(lambda x, a: a @ x, from_arrays(agents, classes=False), np.zeros(2))
+        >>> problem = problems.regression(
+        ...     lambda x, a: a @ x, from_arrays(agents, classes=False), np.zeros(2)
+        ... )
         >>> problem.agents, problem.samples
         (2, 6)
     """

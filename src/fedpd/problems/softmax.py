@@ -34,9 +34,10 @@ def softmax_regression(data: Federated, *, l2: float = 0.0, weights: Weights = N
         A problem whose model is {"weights": (D, K), "bias": (K,)}, in float64 if the features are, else in float32.
 
     Examples:
+        >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> left, right = {"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[0.2], [0.9]], "y": [0, 1]}
-        >>> problem = softmax_regression(from_arrays({"left": left, "right": right}), l2=0.1)
+        >>> problem = problems.softmax_regression(from_arrays({"left": left, "right": right}), l2=0.1)
         >>> problem.start["weights"].shape, round(problem.answer.smoothness, 3)
         ((1, 2), 0.767)
     """

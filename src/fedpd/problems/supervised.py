@@ -24,7 +24,7 @@ from fedpd.core.problem import Judge
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.build import Weights, from_losses
-from fedpd.problems.classification import Apply, hold_frozen
+from fedpd.problems.classification import Apply, hold_frozen, pixels_scaled
 from fedpd.problems.evaluation import Metrics, Values, central_samples, check_metrics, hold_tests, named_metrics
 from fedpd.problems.modules import (
     Function,
@@ -67,7 +67,8 @@ def supervised(
     Args:
         model: A function (x, features (B, ...)) -> outputs (B, ...), whose parameters x begin at `start`; or a
             module of PyTorch, flax (linen or nnx), equinox or haiku, as for `network`: it starts at its own parameters,
-            and frozen ones stay. uint8 features become floating-point numbers in [0, 1].
+            and frozen ones stay. uint8 features become floating-point numbers in [0, 1]. A PyTorch module takes
+            features that are a dict by name.
         data: The training samples define the f_i; fedpd measures `correct` and the metrics on the test samples. Load
             targets that are not classes with `classes=False`.
         start: The model x^0, any pytree; None for a module.
@@ -87,11 +88,15 @@ def supervised(
             samples, or the module has batch normalisation.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> one = {"x": np.ones((3, 2)), "y": np.ones((3, 2))}
         >>> both = from_arrays({"a": one, "b": one}, {"a": one}, classes=False)
         >>> far = lambda outputs, targets: abs(outputs - targets).max(axis=1)
-        >>> problem = supervised(lambda x, a: a * x, both, np.zeros(2), loss=far, metrics={"farthest": far})
+        >>> problem = problems.supervised(
+        ...     lambda x, a: a * x, both, np.zeros(2), loss=far, metrics={"farthest": far}
+        ... )
         >>> problem.agents, [name for name, _ in problem.evaluation.metrics]
         (2, ['farthest'])
     """
@@ -265,17 +270,17 @@ def _example(data: Federated) -> Samples:
     """Return the first training samples of an agent, or for ragged and lazy data zeros of their shape."""
     if isinstance(data.train, list):
         return next(own for own in data.train if len(own["y"]))
-    zeros = {key: np.zeros((1, *leaf.shape[1:]), leaf.dtype) for key, leaf in data.train.sample.items()}
+    zeros = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), data.train.sample)
     return {"x": zeros["x"], "y": zeros["y"]}
 
 
-def _features(x: Array) -> Array:
-    return x.astype(float) / 255 if x.dtype == jnp.uint8 else x
+def _features(x: Tree) -> Tree:
+    return pixels_scaled(x, float)
 
 
 def _outputs_shape(function: Function, data: Federated) -> Shape | None:
     """Return the shape of one sample's outputs; None if the function fails, which `from_losses` explains."""
-    x = _example(data)["x"][:1]
+    x = jax.tree.map(lambda leaf: leaf[:1], _example(data)["x"])
     model = function.start if function.frozen is None else (function.frozen, function.start)
     try:
         with scope(is_double(function.start, x)):
@@ -293,10 +298,15 @@ def has_missing(data: Federated) -> bool:
 
 def targets_in_memory(data: Federated) -> list[np.ndarray]:
     """Return the targets of all samples, train and test; those of lazy data are left out."""
-    found: list[np.ndarray] = []
+    return [own["y"] for own in samples_in_memory(data)]
+
+
+def samples_in_memory(data: Federated) -> list[Samples]:
+    """Return the samples of all agents in memory, train and test, in some parts."""
+    found: list[Samples] = []
     for part in (data.train, data.test):
         if not isinstance(part, Lazy):
-            found += [own["y"] for own in part] if isinstance(part, list) else [part.rows["y"]]
+            found += part if isinstance(part, list) else [cast(Samples, part.rows)]
     return found
 
 
@@ -318,7 +328,7 @@ def _prepared(classes: np.ndarray, holes: bool, samples: Samples) -> dict[str, n
         return {"x": x, "y": seal(np.searchsorted(classes, y).astype(np.int32))}
     if y.dtype.kind != "f":
         return {"x": x, "y": y}
-    y = seal(y.astype(np.float64 if x.dtype == np.float64 else np.float32))
+    y = seal(y.astype(np.float64 if is_double(x) else np.float32))
     if not holes:
         return {"x": x, "y": y}
     return {"x": x, "y": seal(np.nan_to_num(y, nan=0.0)), "known": seal(~np.isnan(y))}

@@ -82,7 +82,7 @@ COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
 
 def advice_notes(advice: Advice) -> list[str]:
     """Return the notes on the settings, as sentences."""
-    notes = [*_comparison(advice), *(_scaling(advice.hessians) or _feature_scaling(advice.features))]
+    notes = [*_comparison(advice), *advice.hints, *(_scaling(advice.hessians) or _feature_scaling(advice.features))]
     notes += [
         "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude."
         + (" The recommended setting is a heuristic that fedpd tried on this problem." if advice.recommended else ""),
@@ -112,8 +112,7 @@ def _comparison(advice: Advice) -> list[str]:
     elif untuned is None:
         notes.append(
             "fedpd solve was not tried. It needs all agents, with all their steps, in every round, and room for the "
-            "memory of all agents. For a network with mini-batches and few agents per round, use fedpd train, which "
-            "has nothing to tune."
+            "memory of all agents."
         )
     elif recommended is None:
         notes.append(f"Use the untuned setting (fedpd solve): it needs {untuned.communications:.0f} communications.")
@@ -245,6 +244,7 @@ def scaled_setting(label: str) -> Path:
         label: A label of `algorithms.variants()`.
 
     Examples:
+        >>> from fedpd.report.advice import scaled_setting
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
         (('eta',), ('oracle', 'step'))
     """

@@ -127,7 +127,9 @@ def figure(
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))
-        >>> runs = simulate(algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=20, seed=[0, 1, 2])
+        >>> runs = simulate(
+        ...     algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=20, seed=[0, 1, 2]
+        ... )
         >>> report.figure({"FedPD": runs}, width=3.4).axes[0].get_xlabel()
         'communications with the server'
     """

@@ -1,7 +1,9 @@
 """Make tables: of texts for a terminal and in Markdown, and those of a comparison, with each method's costs."""
 
 from collections.abc import Container, Iterable, Sequence
+from io import StringIO
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +27,16 @@ LONGEST_LABEL = 24
 Row = Sequence[str | Text]
 
 
+class PrintedTable(Table):
+    """A table that `print` shows as well, as wide as it needs."""
+
+    def __str__(self) -> str:
+        display = Console(file=StringIO(), width=200)
+        with display.capture() as shown:
+            display.print(self)
+        return "\n".join(line.rstrip() for line in shown.get().rstrip("\n").splitlines())
+
+
 def text_table(
     title: str,
     headings: Sequence[str],
@@ -46,7 +58,7 @@ def text_table(
         fold: Those of the columns whose words may be broken.
         caption: The text below it.
     """
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table = PrintedTable(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in headings:
         table.add_column(
             heading,
@@ -63,6 +75,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     """Return a table in Markdown; a bar or a new line within a cell does not end it.
 
     Examples:
+        >>> from fedpd.report.tables import markdown_table
         >>> print(markdown_table(("norm", "value"), [("|x|", "1")]), end="")
         | norm | value |
         |---|---|
@@ -85,7 +98,9 @@ def comparison_table(results: Results) -> Table:
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
-        >>> run = simulate(algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False)
+        >>> run = simulate(
+        ...     algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False
+        ... )
         >>> report.comparison_table({"FedAvg": run}).row_count
         1
     """

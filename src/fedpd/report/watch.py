@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.base.checks import FedpdError
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.interrupts import in_order
 from fedpd.engine.measure.columns import FEDERATED
 from fedpd.engine.views.entries import (
@@ -224,12 +224,20 @@ def serve(folder: Path, host: str, port: int, every: float) -> None:
         port: The port.
         every: The refresh interval in seconds.
     """
-    read(folder)  # a folder that is not a run is refused before anything listens
+    check_served(folder)
     try:
         with suppress(KeyboardInterrupt):
             server(partial(state, folder), host, port, every).run()
     except SystemExit as error:  # e.g. the port is in use
         raise FedpdError(f"{host}:{port}: the page cannot be served there. Choose another --port or --host.") from error
+
+
+def check_served(folder: Path) -> None:
+    """Refuse a folder that is not a run, and name the extra if it is not installed, before anything listens."""
+    read(folder)
+    with extra("web", "The live page"):
+        import uvicorn
+    assert uvicorn
 
 
 def server(find: FindState, host: str, port: int, every: float) -> "uvicorn.Server":

@@ -36,7 +36,7 @@ from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, 
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
-from fedpd.theory.bounds import delta_for_all, start_gap
+from fedpd.theory.constants import delta_for_all, start_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,8 +117,14 @@ class Advice(NamedTuple):
         """Return the settings, and the last trial that failed if nothing is recommended, under the name "tried"."""
         return self.settings if self.recommended is not None else {**self.settings, "tried": self.failed[-1]}
 
+    @property
+    def hints(self) -> list[str]:
+        """Return what else to try: for a problem whose L is only estimated, such as a network, mini-batches."""
+        known = self.smoothness.exact or self.smoothness.bound
+        return [] if known else ["All settings use full gradients. For a network with mini-batches, use fedpd.train."]
+
     def __repr__(self) -> str:
-        return advice_text(self.epsilon, self.settings, self.failed)
+        return "\n".join([advice_text(self.epsilon, self.settings, self.failed), *(f"  {hint}" for hint in self.hints)])
 
     def _repr_html_(self) -> str:
         return advice_html(self.epsilon, self.shown)

@@ -21,7 +21,7 @@ from fedpd.engine.views.notebook import Frame, html_table, table_frame
 from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.theory import max_eta, rates
 from fedpd.theory import variance_reduction as vr
-from fedpd.theory.bounds import delta_for_all, start_gap
+from fedpd.theory.constants import delta_for_all, start_gap
 from fedpd.theory.points import as_model
 
 if TYPE_CHECKING:

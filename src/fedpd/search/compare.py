@@ -195,7 +195,7 @@ def compare(
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
 
     Examples:
-        >>> from fedpd import data, problems
+        >>> from fedpd import compare, data, problems
         >>> problem = problems.penalized_logistic(*data.strongly_noniid(4, 20, 3))
         >>> found = compare(problem, ["local_gd", "fedpd"], rounds=20, budget=4, seeds=[0], progress=False)
         >>> found.criterion, [one.label for one in found.methods]

@@ -67,6 +67,8 @@ def kept_row(values: np.ndarray, target: float, better: Literal["less", "more"] 
     """Return the first row, after the start, from which the mean of three is at the target; None: there is none.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.search.judge import kept_row
         >>> kept_row(np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9]), 0.7)
         3
     """

@@ -49,7 +49,7 @@ def solve(
         The run, whose history ends with the first row of stationarity <= target. A warning says if there is none.
 
     Examples:
-        >>> from fedpd import problems
+        >>> from fedpd import problems, solve
         >>> run = solve(problems.random_quadratic(agents=5, dimension=3))
         >>> bool(run.history["stationarity"][-1] <= 1e-10)
         True

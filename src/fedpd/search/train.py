@@ -71,7 +71,8 @@ def train(
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
 
     Examples:
-        >>> from fedpd import problems
+        >>> import numpy as np
+        >>> from fedpd import problems, train
         >>> features = np.random.default_rng(0).normal(size=(20, 40, 3))
         >>> problem = problems.penalized_logistic(features, np.sign(features[..., 0]))
         >>> run = train(problem, communications=20, cohort=4)

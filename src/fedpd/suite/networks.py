@@ -1,7 +1,7 @@
 """The problems of `fedpd benchmark networks`: small networks on real data, which a laptop trains in seconds to minutes.
 
 Data come from scikit-learn, which brings them along, from Debian's package `dataset-fashion-mnist`, and from a folder
-that the user names. A problem whose data are not there is left out.
+that the user names. The benchmark leaves out a problem whose data are not there.
 """
 
 import gzip
@@ -9,7 +9,7 @@ import importlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,19 +33,25 @@ class Task(NamedTuple):
 
     Attributes:
         words: The data and the network.
-        make: (folder of data or None) -> the problem; FileNotFoundError where its data are missing.
+        make: (folder of data) -> the problem.
         cohort: K, the agents of a round; None: all.
         iterations: Q, the local steps.
         batch: Samples per step.
         rounds: T.
+        needs: Its data: a folder of this machine, or one in the folder of data; None: they come with scikit-learn.
     """
 
     words: str
-    make: Callable[[Path | None], Problem]
+    make: Callable[[Path], Problem]
     cohort: int | None
     iterations: int
     batch: int
     rounds: int
+    needs: Path | None = None
+
+    def is_here(self, folder: Path) -> bool:
+        """Return whether its data are here."""
+        return self.needs is None or (folder / self.needs).exists()
 
 
 class NormalisedCNN(nn.Module):
@@ -99,7 +105,7 @@ def halved(images: np.ndarray) -> np.ndarray:
     return images.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4), dtype=np.float32) / 255
 
 
-def _fashion(_: Path | None) -> tuple[np.ndarray, ...]:
+def _fashion(_: Path) -> tuple[np.ndarray, ...]:
     """Return Fashion-MNIST's images and labels, for training and for tests."""
 
     def read(name: str, header: int) -> np.ndarray:
@@ -113,7 +119,7 @@ def _fashion(_: Path | None) -> tuple[np.ndarray, ...]:
     return *parts[0], parts[1][0][:TESTS], parts[1][1][:TESTS]
 
 
-def _digits(_: Path | None) -> tuple[np.ndarray, ...]:
+def _digits(_: Path) -> tuple[np.ndarray, ...]:
     """Return scikit-learn's 1,797 digits of 8x8 pixels, a fifth of them for tests."""
     from sklearn.datasets import load_digits
 
@@ -124,12 +130,12 @@ def _digits(_: Path | None) -> tuple[np.ndarray, ...]:
 
 
 def by_label(
-    read: Callable[[Path | None], tuple[np.ndarray, ...]],
+    read: Callable[[Path], tuple[np.ndarray, ...]],
     module: nn.Module,
     agents: int,
     samples: int,
     alpha: float,
-    folder: Path | None,
+    folder: Path,
 ) -> Problem:
     """Return a network on images that are dealt to agents by label: Dirichlet(alpha), `samples` for each agent."""
     x, y, test_x, test_y = read(folder)
@@ -147,7 +153,7 @@ def _with_tests(train: dict[str, Any], x: np.ndarray, y: np.ndarray) -> Federate
     return data.from_arrays(train, {name: one for name, one in tests.items() if len(one["y"])})
 
 
-def _texts(_: Path | None) -> dict[str, str]:
+def _texts(_: Path) -> dict[str, str]:
     """Return the documentation of scikit-learn's modules: one author, many subjects."""
     import sklearn
 
@@ -163,9 +169,9 @@ def _texts(_: Path | None) -> dict[str, str]:
     return found
 
 
-def _plays(folder: Path | None) -> dict[str, str]:
+def _plays(folder: Path) -> dict[str, str]:
     """Return the speeches of each speaker of `shakespeare/input.txt` who has enough text."""
-    text = (_folder(folder) / "shakespeare" / "input.txt").read_text()
+    text = (folder / "shakespeare" / "input.txt").read_text()
     said: dict[str, list[str]] = {}
     for speech in text.split("\n\n"):
         name, colon, words = speech.partition(":\n")
@@ -175,11 +181,11 @@ def _plays(folder: Path | None) -> dict[str, str]:
 
 
 def next_character(
-    read: Callable[[Path | None], dict[str, str]],
+    read: Callable[[Path], dict[str, str]],
     make: Callable[[int], nn.Module],
     context: int,
     most: int,
-    folder: Path | None,
+    folder: Path,
 ) -> Problem:
     """Return the prediction of the next character: an agent per author, a tenth of its text for tests."""
     texts = read(folder)
@@ -200,7 +206,7 @@ def next_character(
     return problems.network(make(len(alphabet)), data.from_arrays(train, tests, classes=len(alphabet)))
 
 
-def _table(_: Path | None) -> Problem:
+def _table(_: Path) -> Problem:
     """Return scikit-learn's breast cancer data; the agents are ranges of the tumours' mean radius."""
     from sklearn.datasets import load_breast_cancer
 
@@ -213,17 +219,9 @@ def _table(_: Path | None) -> Problem:
     return problems.network(MLP(2, hidden=(16,)), _with_tests(train, x[tested], y[tested]))
 
 
-def _folder(folder: Path | None) -> Path:
-    if folder is None:
-        raise FileNotFoundError("its data are in a folder that --data names")
-    return folder
-
-
-def by_writer(name: str, module: nn.Module, writers: int, folder: Path | None) -> Problem:
+def by_writer(name: str, module: nn.Module, writers: int, folder: Path) -> Problem:
     """Return a network on handwriting of a Parquet file, averaged to 14x14 pixels: one agent per writer."""
-    path = next((_folder(folder) / name).glob("*.parquet"), None)
-    if path is None:
-        raise FileNotFoundError(f"{name} is not in {folder}")
+    (path,) = (folder / name).glob("*.parquet")
     read = data.parquet(path, client="writer", features="image", label="label", split="split", shape=(28, 28))
     return problems.network(module, _small(read, writers))
 
@@ -240,9 +238,9 @@ def _small(read: Federated, writers: int) -> Federated:
     return _with_tests(train, halved(x[some]), y[some])
 
 
-def _vehicles(folder: Path | None) -> Problem:
+def _vehicles(folder: Path) -> Problem:
     """Return the 23 sensors of vehicle23, each with a fifth of its samples for tests."""
-    path = _folder(folder) / "vehicle23" / "vehicle23_train.leaf.json.gz"
+    path = folder / "vehicle23" / "vehicle23_train.leaf.json.gz"
     with gzip.open(path) as file:
         users = json.load(file)["user_data"]
     rows = {
@@ -263,6 +261,7 @@ TASKS: dict[str, Task] = {
         10,
         20,
         100,
+        FASHION,
     ),
     "fashion-silos": Task(
         "Fashion-MNIST, Dirichlet(0.5), perceptron",
@@ -271,12 +270,13 @@ TASKS: dict[str, Task] = {
         30,
         20,
         40,
+        FASHION,
     ),
     "fashion-deep": Task(
-        "Fashion-MNIST, Dirichlet(0.1), three layers", partial(fashion, DEEP, 100, 100, 0.1), 5, 10, 20, 100
+        "Fashion-MNIST, Dirichlet(0.1), three layers", partial(fashion, DEEP, 100, 100, 0.1), 5, 10, 20, 100, FASHION
     ),
     "fashion-linear": Task(
-        "Fashion-MNIST, Dirichlet(0.1), linear", partial(fashion, LINEAR, 100, 100, 0.1), 10, 10, 20, 100
+        "Fashion-MNIST, Dirichlet(0.1), linear", partial(fashion, LINEAR, 100, 100, 0.1), 10, 10, 20, 100, FASHION
     ),
     "fashion-phones": Task(
         "Fashion-MNIST, Dirichlet(0.3), perceptron",
@@ -285,6 +285,7 @@ TASKS: dict[str, Task] = {
         4,
         10,
         150,
+        FASHION,
     ),
     "digits-skewed": Task("digits, Dirichlet(0.3), perceptron", partial(digits, PERCEPTRON, 20, 70, 0.3), 4, 7, 10, 80),
     "digits-one": Task("digits, Dirichlet(0.3), perceptron", partial(digits, PERCEPTRON, 20, 70, 0.3), 1, 7, 10, 200),
@@ -320,19 +321,25 @@ TASKS: dict[str, Task] = {
         30,
         10,
         80,
+        Path("unipen62"),
     ),
-    "mnist-cnn": Task("MNIST by writer, CNN", partial(by_writer, "mnist_by_writer", CNN(10), 300), 10, 12, 10, 80),
-    "vehicles": Task("vehicle sensors, perceptron", _vehicles, None, 10, 10, 40),
-    "plays": Task("Shakespeare by speaker, GRU", partial(next_character, _plays, small_gru, 12, 500), 10, 25, 20, 80),
+    "mnist-cnn": Task(
+        "MNIST by writer, CNN",
+        partial(by_writer, "mnist_by_writer", CNN(10), 300),
+        10,
+        12,
+        10,
+        80,
+        Path("mnist_by_writer"),
+    ),
+    "vehicles": Task("vehicle sensors, perceptron", _vehicles, None, 10, 10, 40, Path("vehicle23")),
+    "plays": Task(
+        "Shakespeare by speaker, GRU",
+        partial(next_character, _plays, small_gru, 12, 500),
+        10,
+        25,
+        20,
+        80,
+        Path("shakespeare"),
+    ),
 }
-
-
-def available(folder: Path | None, tasks: Mapping[str, Task] = TASKS) -> dict[str, Problem]:
-    """Return the problems whose data are here, by name."""
-    made = {}
-    for name, task in tasks.items():
-        try:
-            made[name] = task.make(folder)
-        except FileNotFoundError:
-            continue
-    return made

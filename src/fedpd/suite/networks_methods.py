@@ -97,6 +97,8 @@ def settings(label: str, task: Task, agents: int, budget: int) -> list[Method]:
         budget: How many settings may be tried; 0: the usual setting, with no run to tune.
 
     Examples:
+        >>> from fedpd.suite.networks_methods import BUDGETS
+        >>> from fedpd.suite.networks_methods import settings
         >>> from fedpd.suite.networks import TASKS
         >>> [len(settings("FedPD", TASKS["table"], 10, budget)) for budget in BUDGETS]
         [1, 8, 32]

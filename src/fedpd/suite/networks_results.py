@@ -1,9 +1,16 @@
 """The results of `fedpd benchmark networks`: a page of tables, performance profiles, and the list of problems.
 
+    python -m fedpd.suite.networks_results docs/figures/networks.json docs/networks/results.md
+
+remakes the parts of a page between `<!-- networks: NAME BUDGET -->` and `<!-- end -->` from a file `results.json`.
+
 FedPD-N delivers the running mean of the server's models, so on each problem and for each target it is compared with the
 best rival, with the running mean or without, whichever is better.
 """
 
+import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,19 +24,13 @@ from fedpd.report.tables import markdown_table, text_table
 from fedpd.search.judge import LAST
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
-from fedpd.suite.networks_runner import COSTS, HELD_OUT, SHARES, TUNING, Outcome
+from fedpd.suite.networks_runner import COSTS, SHARES, TUNING, Outcome
+from fedpd.suite.networks_watch import HELD_OUT
 from fedpd.suite.results import Written, draw_profiles
 
+PART = re.compile(r"(<!-- networks: (\w+) (\d+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 PERCENT = [f"{100 * share:.0f} %" for share in SHARES]
 ALL = " and ".join([", ".join(one.removesuffix(" %") for one in PERCENT[:-1]), PERCENT[-1]])
-
-
-def targets_of(outcomes: Sequence[Outcome], problem: str, budget: int) -> list[float]:
-    """Return the accuracies to reach: shares of the final accuracy of FedAvg, tuned within the budget."""
-    for one in outcomes:
-        if (one.problem, one.method, one.mean, one.budget) == (problem, REFERENCE, False, budget):
-            return [share * float(one.finals.mean()) for share in SHARES]
-    raise AssertionError("FedAvg is always run")
 
 
 def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
@@ -38,11 +39,10 @@ def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
 
 def costs_to_targets(outcomes: Sequence[Outcome], cost: str, budget: int) -> dict[str, np.ndarray]:
     """Return (problems, targets) what each method spent, by its name; infinite where it missed a target."""
-    own = [one for one in outcomes if one.budget == budget]
-    targets = {problem: targets_of(own, problem, budget) for problem in problems_of(own)}
     found: dict[str, list[list[float]]] = {}
-    for one in own:
-        found.setdefault(one.name, []).append([one.spent(cost, target) for target in targets[one.problem]])
+    for one in outcomes:
+        if one.budget == budget:
+            found.setdefault(one.name, []).append(one.spent[cost])
     return {name: np.array(rows) for name, rows in found.items()}
 
 
@@ -102,17 +102,55 @@ def table_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
     problems = problems_of(own)
     cells: dict[str, dict[str, str]] = {}
     for one in own:
-        spent = [one.spent("communications", target) for target in targets_of(own, one.problem, budget)]
-        counts = "/".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in spent)
+        counts = _counts(one.spent["communications"]).replace(" ", "")
         cells.setdefault(one.name, {})[one.problem] = f"{counts} {_accuracy(one.finals)}"
     order = sorted(cells, key=lambda name: name != FEDPD_N)
     rows = [(name, *(cells[name].get(problem, "") for problem in problems)) for name in order]
     return markdown_table(("method", *problems), rows)
 
 
-def _accuracy(finals: np.ndarray) -> str:
-    spread = f" ± {_short(float(finals.std(ddof=1)))}" if len(finals) > 1 else ""
-    return _short(float(finals.mean())) + spread
+def problems_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
+    """Return a table with one row per problem: FedPD-N, the best rival for each target, the most accurate, FedAvg."""
+    own = [one for one in outcomes if one.budget == budget]
+    rows = []
+    for problem in problems_of(own):
+        here = [one for one in own if one.problem == problem]
+        mine = next(one for one in here if one.method == FEDPD_N)
+        reference = next(one for one in here if one.method == REFERENCE and not one.mean)
+        rivals = [one for one in here if one.method != FEDPD_N]
+        best = np.min([one.spent["communications"] for one in rivals], axis=0).tolist()
+        accurate = max(rivals, key=lambda one: float(np.mean(one.finals)))
+        named = f"{_accuracy(accurate.finals)}, {accurate.name}"
+        cells = _counts(mine.spent["communications"]), _counts(best), _counts(reference.spent["communications"])
+        rows.append((problem, *cells, _accuracy(mine.finals), named, _accuracy(reference.finals)))
+    counts = [f"{name}, communications" for name in (FEDPD_N, "best rival", REFERENCE)]
+    return markdown_table(("problem", *counts, f"{FEDPD_N}, accuracy", "best rival", REFERENCE), rows)
+
+
+def _counts(spent: Sequence[float]) -> str:
+    return " / ".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in spent)
+
+
+def rivals_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
+    """Return a table with one row per rival: FedPD-N's communications over its, and the difference in accuracy."""
+    own = [one for one in outcomes if one.budget == budget]
+    spent = by_method(costs_to_targets(own, "communications", budget))
+    problems, rows = problems_of(own), []
+    finals = {(one.method, one.mean, one.problem): float(np.mean(one.finals)) for one in own}
+    for label in spent:
+        if label == FEDPD_N:
+            continue
+        found = compare({FEDPD_N: spent[FEDPD_N], label: spent[label]}, True)
+        more = [
+            finals[FEDPD_N, True, name] - max(finals[label, mean, name] for mean in (False, True)) for name in problems
+        ]
+        rows.append((label, *(_told(one) for one in found), f"{np.mean(more):+.3f}, worst {min(more):+.3f}"))
+    return markdown_table(("rival", *PERCENT, "accuracy"), rows)
+
+
+def _accuracy(finals: Sequence[float]) -> str:
+    spread = f" ± {_short(float(np.std(finals, ddof=1)))}" if len(finals) > 1 else ""
+    return _short(float(np.mean(finals))) + spread
 
 
 def _short(share: float) -> str:
@@ -211,9 +249,9 @@ def how_to_read(seeds: int) -> str:
         'samples per step. "+ mean" measures the running mean of the server\'s models, which FedPD-N always delivers.'
         "\n\n"
         "A rival with a choice of settings takes the one that is best on validation samples, "
-        f"{100 * HELD_OUT:.0f} % of the training samples, with {len(TUNING)} other seeds: steps of {steps}, and with "
-        "32 settings a second one. The samples of FedPD-N's trials of step sizes are counted. In the tables of ratios, "
-        "a cell has the geometric mean over the problems where FedPD-N and a rival kept the target, the worst problem, "
+        f"{100 * HELD_OUT:.0f} % of the training samples, on which nothing trains, with {len(TUNING)} other seeds: "
+        f"steps of {steps}, and with 32 settings a second one. The samples of FedPD-N's trials of step sizes are counted. "
+        "In the tables of ratios, a cell has the geometric mean over the problems where FedPD-N and a rival kept the target, the worst problem, "
         "and on how many FedPD-N spent no more than the best rival. The best rival is taken anew for each problem and "
         "target.\n"
     )
@@ -250,7 +288,7 @@ def list_tasks() -> Table:
 def write_networks(
     outcomes: Sequence[Outcome], budgets: Sequence[int], folder: Path, tasks: Mapping[str, Task] = TASKS
 ) -> Written:
-    """Write a page, and a figure per budget.
+    """Write the results, a page, and a figure per budget.
 
     Args:
         outcomes: Results.
@@ -260,9 +298,43 @@ def write_networks(
     """
     chosen, text = sorted(set(budgets)), folder / "networks.md"
     text.write_text(page(outcomes, chosen, tasks), encoding="utf-8")
-    files = [text]
+    files = [text, folder / "results.json"]
+    rows = [json.dumps(one._asdict() | {"spent": _bounded(one.spent)}) for one in outcomes]
+    files[1].write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
     if any(one.method == FEDPD_N for one in outcomes):
         for budget in chosen:
             files.append(folder / f"profiles-{budget}.png")
             profiles(outcomes, budget).savefig(files[-1], dpi=120)
     return Written([finding(outcomes, budget) for budget in chosen], files)
+
+
+def _bounded(spent: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    """Return costs as JSON has them: null where a target was missed."""
+    return {cost: [one if np.isfinite(one) else None for one in each] for cost, each in spent.items()}
+
+
+def read_outcomes(file: Path) -> list[Outcome]:
+    """Return the results that `write_networks` wrote."""
+    found = [Outcome(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    return [
+        one._replace(spent={cost: [np.inf if x is None else x for x in each] for cost, each in one.spent.items()})
+        for one in found
+    ]
+
+
+def main(file: str, page: str) -> None:
+    """Remake the measured parts of a page of the documentation from a file of results."""
+    outcomes, path = read_outcomes(Path(file)), Path(page)
+    parts = {
+        "finding": lambda budget: f"{finding(outcomes, budget)}\n",
+        "problems": lambda budget: problems_markdown(outcomes, budget),
+        "rivals": lambda budget: rivals_markdown(outcomes, budget),
+        "ratios": lambda budget: ratios_markdown(outcomes, budget),
+    }
+    text = path.read_text(encoding="utf-8")
+    new = PART.sub(lambda found: f"{found[1]}{parts[found[2]](int(found[3]))}{found[5]}", text)
+    path.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

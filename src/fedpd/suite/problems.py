@@ -194,7 +194,7 @@ def _agents(table: Table, rows: Rows) -> list[Tree]:
     return [{"x": table.x[own], "y": table.y[own]} for own in rows]
 
 
-def largest_curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
+def with_largest_curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
     """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second].
 
     Args:
@@ -215,7 +215,7 @@ def _linear(
     second: float | None,
 ) -> Problem:
     """Return the problem of a loss of x^T a plus (l2/2) ||x||^2; its L is known if `second` bounds the loss's |''|."""
-    answer = UNKNOWN if second is None else largest_curvature(table, rows, second, l2)
+    answer = UNKNOWN if second is None else with_largest_curvature(table, rows, second, l2)
     start = np.zeros(table.x.shape[1])
     return from_losses(losses, samples, start, penalty=lambda x: l2 / 2 * (x @ x), answer=answer)
 
@@ -267,7 +267,7 @@ def softmax(table: Table, rows: Rows, l2: float) -> Problem:
         own = jnp.take_along_axis(scores, batch["y"][:, None], axis=1)[:, 0]
         return jax.nn.logsumexp(scores, axis=1) - own
 
-    answer = largest_curvature(table, rows, 0.5, l2)
+    answer = with_largest_curvature(table, rows, 0.5, l2)
     start = np.zeros((table.x.shape[1], int(table.y.max()) + 1))
     return from_losses(losses, _agents(table, rows), start, penalty=lambda x: l2 / 2 * jnp.sum(x * x), answer=answer)
 

@@ -55,6 +55,8 @@ def shares(spent: np.ndarray, factors: np.ndarray) -> np.ndarray:
         factors: (F,) factors, at least 1.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.suite.results import shares
         >>> spent = np.array([[1.0, 2.0], [8.0, 4.0], [np.inf, 3.0]])
         >>> shares(spent, np.array([1.0, 2.0])).round(2).tolist()
         [[0.33, 0.67], [0.67, 1.0]]

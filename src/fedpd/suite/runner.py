@@ -50,6 +50,7 @@ class Federation:
         asked: How often all agents were asked: the communications of a solver at the server.
 
     Examples:
+        >>> from fedpd.suite.runner import Federation
         >>> from fedpd.suite.problems import make
         >>> federation = Federation(make("quadratic-identity"))
         >>> value, gradient = federation.ask(federation.start)

@@ -81,9 +81,9 @@ def hessians(problem: Problem, points: Iterable[Tree] | None = None, *, progress
         progress: Called with (done, total) after each point.
 
     Examples:
-        >>> from fedpd import problems
+        >>> from fedpd import problems, theory
         >>> steep = [[[4.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]]
-        >>> found = hessians(problems.quadratic(steep, [[0.0, 0.0], [1.0, 1.0]]))
+        >>> found = theory.hessians(problems.quadratic(steep, [[0.0, 0.0], [1.0, 1.0]]))
         >>> round(found.condition, 6), round(found.dissimilarity, 6)
         (3.0, 1.0)
     """

@@ -20,7 +20,8 @@ def max_eta(L: float) -> float:
         L: The smoothness of the f_i.
 
     Examples:
-        >>> round(max_eta(L=1.0), 3)
+        >>> from fedpd import theory
+        >>> round(theory.max_eta(L=1.0), 3)
         0.309
     """
     positive("L", L, SMOOTHNESS)

@@ -3,18 +3,21 @@
 `curvature` and `dissimilarity` also say how they found them, and have the other constants of Assumptions 1 to 5.
 """
 
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.base.checks import at_most, refuse
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, Layout, Shard, arrays, local_objective, map_agents
 from fedpd.theory.curvature import smoothness_constants
 from fedpd.theory.dissimilarity import gradient_dissimilarity
+from fedpd.theory.examples import delta_bound
 from fedpd.theory.points import as_model
 
 
@@ -36,8 +39,8 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
     Examples:
         >>> import numpy as np
-        >>> from fedpd import problems
-        >>> smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
+        >>> from fedpd import problems, theory
+        >>> theory.smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
         3.0
     """
     if problem.answer.smoothness is not None:
@@ -57,9 +60,9 @@ def heterogeneity(problem: Problem) -> float:
 
     Examples:
         >>> import numpy as np
-        >>> from fedpd import problems
+        >>> from fedpd import problems, theory
         >>> equal = np.array([np.eye(2), np.eye(2)])
-        >>> heterogeneity(problems.quadratic(equal, np.array([[1.0, 0.0], [-1.0, 0.0]])))
+        >>> theory.heterogeneity(problems.quadratic(equal, np.array([[1.0, 0.0], [-1.0, 0.0]])))
         1.0
     """
     if problem.answer.heterogeneity is not None:
@@ -91,3 +94,29 @@ def _values(functions: Functions, frozen: Tree | None, model: Vector, shard: Sha
     """Return f_i(x) of all agents. It is compiled once for a problem: a run may ask for many models."""
     whole = functions.with_frozen(frozen)
     return map_agents(lambda one: local_objective(whole, one).value(model), shard)
+
+
+def delta_for_all(problem: Problem) -> float:
+    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity if none is known."""
+    if problem.answer.heterogeneity is not None:
+        return problem.answer.heterogeneity
+    found = delta_bound(problem)
+    return math.inf if found is None else (problem.agents - 1) / problem.agents * found.tight
+
+
+def start_gap(problem: Problem, start: float, floor: float | None) -> tuple[float, str]:
+    """Return an upper bound of D_0 = f(x^0) - inf f, and how it is known.
+
+    Args:
+        problem: The problem.
+        start: f(x^0).
+        floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
+    """
+    if floor is not None:
+        at_most("floor", floor, start, f"Give a lower bound of f; f(x^0) = {start:.6g}")
+        return start - floor, f"f(x^0) - {floor:g}, the given floor"
+    if problem.answer.minimiser is not None:
+        return max(start - objective(problem, problem.answer.minimiser), 0.0), "exact, the minimiser is known"
+    if start < 0:
+        refuse("floor", floor, f"must be given, since f(x^0) = {start:.3g} is negative", "Give a lower bound of f")
+    return start, "f(x^0), if losses are not negative"

@@ -64,8 +64,9 @@ def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> floa
         eta: The step of FedPD.
 
     Examples:
-        >>> p = skip_probability(epsilon=1e-2, delta=0.1, L=1.0, eta=0.1)
-        >>> round(3 * 0.1**2 * communication_factor(p, L=1.0, eta=0.1), 6)
+        >>> from fedpd import theory
+        >>> p = theory.skip_probability(epsilon=1e-2, delta=0.1, L=1.0, eta=0.1)
+        >>> round(3 * 0.1**2 * theory.communication_factor(p, L=1.0, eta=0.1), 6)
         0.01
     """
     ratio = accuracy_ratio(epsilon, delta)

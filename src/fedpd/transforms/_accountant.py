@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 
 LARGEST_NOISE = 1e6  # of a search
 LEAST_NOISE = 1e-3  # of a search; one round with it has an epsilon of about 500,000
@@ -44,7 +44,8 @@ class Accountant(NamedTuple):
         """Return epsilon after this many rounds with a communication.
 
         Examples:
-            >>> round(Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
+            >>> from fedpd import transforms
+            >>> round(transforms.Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
             4.3772
         """
         if rounds == 0:

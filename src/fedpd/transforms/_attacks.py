@@ -41,7 +41,7 @@ from fedpd.core import (
 )
 from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
 from fedpd.transforms._means import as_rows
-from fedpd.transforms._ways import parts_of
+from fedpd.transforms._ways import message_parts
 
 ATTACK = 2  # a fold into the key of (seed, round, agent), for attacks
 
@@ -247,8 +247,8 @@ class Attacked(Layer):
     def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         return Attacked(method=self.method.changed(changes, within), attack=self.attack, agents=self.agents)
 
-    def check_agents(self, agents: int) -> None:
-        self.method.check_agents(agents)
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        self.method.check_agents(agents, fewest)
         if max(self.agents, default=0) >= agents:
             rule = f"must be below {agents}, the number of agents"
             refuse("agents", list(self.agents), rule, "Count the agents from 0")
@@ -270,7 +270,7 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
         return jax.tree.map(partial(jnp.where, agent.attacks), false, message)
 
     def hear(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
-        vectors = [part for part in parts_of(broadcast)[0] if isinstance(part, Vector)]
+        vectors = [part for part in message_parts(broadcast)[0] if isinstance(part, Vector)]
         return agent._replace(inner=inner, reference=vectors[0] if vectors else agent.reference)
 
     return exchange._replace(

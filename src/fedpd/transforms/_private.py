@@ -44,7 +44,7 @@ from fedpd.core import (
 )
 from fedpd.core.draws import system_normal
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
-from fedpd.transforms._ways import model_in, parts_of
+from fedpd.transforms._ways import message_parts, model_in
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
 SHARE_OF_COUNT = 20  # the noise of a count of K agents is K/20, as in the paper
@@ -105,7 +105,8 @@ def gaussian(
         count_noise: The standard deviation of the noise of the count of messages with a norm of at most C; None: K/20.
 
     Examples:
-        >>> gaussian(clip=0.1, epsilon=4).description
+        >>> from fedpd import transforms
+        >>> transforms.gaussian(clip=0.1, epsilon=4).description
         'gaussian(clip=0.1, epsilon=4)'
     """
     positive("clip", clip, "Give the largest norm of a message, e.g. the median norm without noise")
@@ -184,7 +185,7 @@ class PrivateLink(NamedTuple):
 
     def clipped(self, inner: Any, reference: Vector | None, bounds: Array | None) -> tuple[list[Vector], Any, Array]:
         """Return the clipped differences, the structure of the message, and whether each norm is at most C, (P,)."""
-        parts, structure = parts_of(vectors_of(self.exchange.send(inner)))
+        parts, structure = message_parts(vectors_of(self.exchange.send(inner)))
         changes = [part - reference if is_model(kind) else part for kind, part in zip(self.kinds, parts, strict=True)]
         norms = jnp.stack([jnp.sqrt(change @ change) for change in changes])
         limits = jnp.full(len(changes), self.rule.clip, norms.dtype) if bounds is None else bounds
@@ -221,7 +222,7 @@ class PrivateLink(NamedTuple):
         if bounds is not None:
             mean, half = mean
             bounds = bounds * jnp.exp(-self.rule.rate * (half + 0.5 - self.rule.quantile)).astype(bounds.dtype)
-        parts, structure = parts_of(mean)
+        parts, structure = message_parts(mean)
         return jax.tree.unflatten(structure, self._messages(parts, reference)), bounds
 
     def _messages(self, parts: list[Any], reference: Vector | None) -> list[Vector]:

@@ -55,7 +55,9 @@ def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> S
         >>> import optax
         >>> from fedpd import algorithms, oracles, transforms
         >>> fedavg = algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4))
-        >>> fedavgm = transforms.wrap(fedavg, mean=transforms.server_optimizer(optax.sgd(1.0, momentum=0.9)))
+        >>> fedavgm = transforms.wrap(
+        ...     fedavg, mean=transforms.server_optimizer(optax.sgd(1.0, momentum=0.9))
+        ... )
     """
     if isinstance(optimizer, Optimizer) and optimizer.by_round:
         rule = "has a learning rate by rounds of local steps, and the server's step has none"

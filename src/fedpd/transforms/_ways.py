@@ -79,7 +79,7 @@ class Reference(NamedTuple):
         return Reference(new, None if self.move is None else new - self.last)
 
 
-class Marked(NamedTuple):
+class Tracked(NamedTuple):
     """A message of an agent whose H_i the server counts on.
 
     Attributes:
@@ -175,7 +175,7 @@ class Uplink(NamedTuple):
 
     def packed(self, inner: Any, sender: Sender, key: Key) -> Tree:
         """Return the packed message of an agent after its local computation."""
-        parts, structure = parts_of(vectors_of(self.exchange.send(inner)))
+        parts, structure = message_parts(vectors_of(self.exchange.send(inner)))
         _check(self.kinds, parts)
         differences = self._differences(parts, sender)
         move, factors, packed = sender.reference.move, [], []
@@ -192,7 +192,7 @@ class Uplink(NamedTuple):
             next(jax.tree.leaves(difference)[0].dtype for difference in differences if difference is not None)
         )
         along = Packed({"along": jnp.stack(factors)}, as_type) if self.predicts else None
-        return Marked(message, along, Packed({"fresh": sender.fresh}, as_type))
+        return Tracked(message, along, Packed({"fresh": sender.fresh}, as_type))
 
     @property
     def tells_method(self) -> bool:
@@ -201,8 +201,8 @@ class Uplink(NamedTuple):
 
     def sent(self, inner: Any, sender: Sender) -> Sender:
         """Return what an agent keeps after the server has used its message."""
-        parts, _ = parts_of(vectors_of(self.exchange.send(inner)))
-        changes, _ = parts_of(self._changes(opened(sender.message), sender.reference))
+        parts, _ = message_parts(vectors_of(self.exchange.send(inner)))
+        changes, _ = message_parts(self._changes(opened(sender.message), sender.reference))
         kept: list[Vector | None] = []
         everything = zip(self.kinds, self._differences(parts, sender), changes, sender.kept, strict=True)
         for kind, difference, change, old in everything:
@@ -216,7 +216,7 @@ class Uplink(NamedTuple):
         """Return the parts of an opened message, or of a mean of them, with the predictions added."""
         if not self.predicts:
             return message.parts if self.resets else message
-        parts, structure = parts_of(message.parts)
+        parts, structure = message_parts(message.parts)
         added, number = [], 0
         for kind, part in zip(self.kinds, parts, strict=True):
             if kind is Iterate:
@@ -239,7 +239,7 @@ class Uplink(NamedTuple):
 
     def received(self, receiver: Receiver, mean: Tree, share: Any) -> tuple[Receiver, Tree, Array]:
         """Return what the server keeps, the mean of the messages for the method's own aggregate, and `Told.reset`."""
-        parts, structure = parts_of(self._changes(mean, receiver.reference))
+        parts, structure = message_parts(self._changes(mean, receiver.reference))
         added = [None if old is None else old + share * part for old, part in zip(receiver.kept, parts, strict=True)]
         reset = (mean.fresh > 0).astype(jnp.uint8) if self.resets else jnp.uint8(0)
         kept = tuple(added)
@@ -321,14 +321,14 @@ def start_of(kind: Kind | None, x: Vector) -> Vector:
     return 0 * x if kind is Gradient else x
 
 
-def parts_of(tree: Tree) -> tuple[list[Any], Any]:
+def message_parts(tree: Tree) -> tuple[list[Any], Any]:
     """Return the vectors, packed vectors and numbers of a message, and its structure."""
     return jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Vector | Packed))
 
 
 def model_in(broadcast: Tree) -> Vector:
     """Return the first vector of a broadcast. Both sides use it as a reference, so any choice is right."""
-    return next(part for part in parts_of(broadcast)[0] if isinstance(part, Vector))
+    return next(part for part in message_parts(broadcast)[0] if isinstance(part, Vector))
 
 
 class Held(NamedTuple):
@@ -345,15 +345,15 @@ class Held(NamedTuple):
 
 def start_held(shapes: Tree, x: Vector) -> Tree:
     """Return y at the start: x^0 for the first vector of a broadcast, 0 for all others."""
-    parts, structure = parts_of(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+    parts, structure = message_parts(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
     first = next((i for i, part in enumerate(parts) if isinstance(part, Vector)), -1)
     return jax.tree.unflatten(structure, [x if i == first else part for i, part in enumerate(parts)])
 
 
 def pack_broadcast(transforms: tuple[Transform, ...], held: Held, broadcast: Tree) -> tuple[Held, Update]:
     """Return what the server keeps, and the change that it sends."""
-    parts, structure = parts_of(broadcast)
-    old, _ = parts_of(held.whole)
+    parts, structure = message_parts(broadcast)
+    old, _ = message_parts(held.whole)
     key = jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), held.number)
     changes = []
     for i, (part, y) in enumerate(zip(parts, old, strict=True)):
@@ -365,8 +365,8 @@ def pack_broadcast(transforms: tuple[Transform, ...], held: Held, broadcast: Tre
 
 def restored(whole: Tree, change: Tree) -> Update:
     """Return the broadcast from y and the change that travelled."""
-    parts, structure = parts_of(change)
-    old, _ = parts_of(whole)
+    parts, structure = message_parts(change)
+    old, _ = message_parts(whole)
     added = [y + opened(part) if isinstance(y, Vector) else part for part, y in zip(parts, old, strict=True)]
     return Update(change, jax.tree.unflatten(structure, added))
 

@@ -25,10 +25,12 @@ from fedpd.core import (
     message_kinds,
     opened,
 )
+from fedpd.core.personal import IsPersonal
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._layer import Layer, layers_of, read_inside
 from fedpd.transforms._means import MeanRule
+from fedpd.transforms._personal import with_personal_parameters
 from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
 from fedpd.transforms._ways import (
@@ -90,6 +92,7 @@ def wrap(
     up: Transforms = (),
     down: Transforms = (),
     mean: Means = (),
+    personal: IsPersonal | None = None,
 ) -> Method:
     """Return the method with transformed messages.
 
@@ -100,6 +103,8 @@ def wrap(
         down: The same for the broadcasts of the server. It needs all agents in every communication.
         mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()`,
             `weighted("samples")` or `server_optimizer(optax.adam(0.01))`, or a list, e.g. of the last two.
+        personal: (path of a parameter, such as "head/kernel") -> whether it stays at its agent, and is never sent.
+            Agent i then trains f_i(s, v_i), with shared parameters s and its own v_i, at which fedpd measures it.
 
     Raises:
         FedpdError: The method does not work with a transform.
@@ -116,6 +121,13 @@ def wrap(
     if not isinstance(algorithm, Method):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
     layers = layers_of(algorithm)
+    if personal is not None:
+        if len(layers) > 1:
+            refuse("algorithm", algorithm.description, "is wrapped already", "Give personal with the other arguments")
+        algorithm = with_personal_parameters(algorithm, personal)
+        layers = layers_of(algorithm)
+        if (up, down, mean) == ((), (), ()):
+            return algorithm
     if any(isinstance(one, Private) for one in layers):
         rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
         refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")

@@ -52,6 +52,10 @@ class Backend(ABC):
         kept = delivered(self.plan.algorithm, variant(self.state.server, i, self.plan.many))
         return self.mean_of_copies(i) if kept is None else kept
 
+    def copies(self, i: int) -> Tree:
+        """Return the agents' copies of the model of variant i, leaves (N, ...)."""
+        raise NotImplementedError
+
     @abstractmethod
     def mean_of_copies(self, i: int) -> Tree:
         """Return the mean of the copies of the model that the agents of variant i have."""

@@ -15,20 +15,40 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
+from fedpd.base.checks import refuse
 from fedpd.core import Array, Method, State, Tree
-from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
+from fedpd.core.agents import (
+    AGENTS,
+    AXIS,
+    SHARED,
+    Shard,
+    arrays,
+    local_objective,
+    one_agent,
+    sharded,
+    with_padding_agents,
+)
 from fedpd.core.distances import largest_distance_on_host
+from fedpd.core.personal import part_of
 from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, CohortState, Newest, Table, catch_up, returned
-from fedpd.engine.backends.compiled import Kind, compiled_chunk
+from fedpd.engine.backends.cohort_rounds import (
+    NEVER,
+    Attendance,
+    CohortState,
+    NewestBroadcasts,
+    Table,
+    catch_up,
+    returned,
+)
+from fedpd.engine.backends.compiled import ChunkKey, compiled_chunk
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, delivered_or, measure_model, toss_coin
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant
-from fedpd.engine.measure.metrics import Metrics
+from fedpd.engine.measure.metrics import Metrics, with_personal
 from fedpd.engine.measure.targets import target_values
 from fedpd.engine.participation import most_present, participants
 from fedpd.engine.plan import EACH_METHOD, Plan, on_host, prepare, put_on_devices, strongly_typed
@@ -150,8 +170,8 @@ class ReadRow(NamedTuple):
     first: Shard
 
 
-def mean_and_gap(
-    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
+def mean_and_gap_of_rows(
+    reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
@@ -181,6 +201,17 @@ def mean_and_gap(
     return mean, largest_distance_on_host(everyone)
 
 
+def all_copies(reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows) -> Vector:
+    """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
+    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
+    every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), away)
+    agents = seen.since(NEVER)
+    found = [_copies(reading, newest, inputs.method, rows, last) for rows, last in _blocks(seen, agents)]
+    if found:
+        jax.tree.map(lambda leaf, *parts: leaf.__setitem__(agents, np.concatenate(parts)), every, *found)
+    return every
+
+
 def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
     """Return the rows of some agents and their last rounds, in blocks of equal length.
 
@@ -194,14 +225,24 @@ def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndar
 
 
 @partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
+def _measured_personal(template: Template, inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
+    def run(inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
+        program = template.program(inputs.method, inputs.frozen)
+        shard = with_personal(inputs.shard, program.algorithm, copies)
+        return measure_model(program, inputs._replace(shard=shard), x, gap)
+
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED, AGENTS), SHARED)(inputs, x, gap, copies)
+
+
+@partial(jax.jit, static_argnums=0)
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: NewestBroadcasts) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(inputs.method, inputs.frozen)
     agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
-def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
+def _copies(reading: ReadRow, newest: NewestBroadcasts, method: Method, rows: Any, last: np.ndarray) -> Vector:
     """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
     leaves, structure = jax.tree.flatten(reading.shapes)
     shapes = structure, tuple(leaves)
@@ -211,7 +252,13 @@ def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: n
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
+    template: Template,
+    liveness: Liveness,
+    shapes: Any,
+    newest: NewestBroadcasts,
+    method: Method,
+    rows: Any,
+    last: Array,
 ) -> Vector:
     program, (structure, leaves) = template.program(method, None), shapes
 
@@ -236,7 +283,7 @@ class AgentsSeen(NamedTuple):
     agent: Any
     last: Any
     state: Any
-    newest: Newest
+    newest: NewestBroadcasts
 
 
 class CohortBackend(Backend):
@@ -293,7 +340,7 @@ class CohortBackend(Backend):
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
         calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
         table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
-        kind = Kind(self.template, width.rounds, plan.many, plan.variants is not None, self.liveness)
+        kind = ChunkKey(self.template, width.rounds, plan.many, plan.variants is not None, self.liveness)
         numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
         targets = target_values(plan.targets, self.template.columns, plan.problem.double)
         spec = (None,) * plan.many
@@ -301,7 +348,8 @@ class CohortBackend(Backend):
         attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
         begun = CohortState(table, state.agents, state.server, state.round)
         inputs = self.data.inputs(self.inputs, drawn, done, number, width.rounds)
-        (table, newest, server, r), rows = compiled_chunk()(kind, inputs, begun, attendance, *numbers, targets)
+        run_chunk = compiled_chunk(plan.problem)
+        (table, newest, server, r), rows = run_chunk(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
             own = variant(table, i, plan.many)
@@ -316,7 +364,7 @@ class CohortBackend(Backend):
         heard = jax.tree.map(on_host, self.state.agents)
         return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
 
-    def _agents(self, seen: AgentRows, newest: Newest) -> AgentsSeen:
+    def _agents(self, seen: AgentRows, newest: NewestBroadcasts) -> AgentsSeen:
         agents = np.sort(seen.agents)
         found = [agents, *seen.in_order(agents)]
         if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
@@ -351,6 +399,10 @@ class CohortBackend(Backend):
             return jax.tree.map(np.asarray, variant(self.state.agents.model, i, self.plan.many).tree)
         return self._mean_and_gap(i, False)[0].tree
 
+    def copies(self, i: int) -> Tree:
+        newest = variant(self.state.agents, i, self.plan.many)
+        return all_copies(self._reading(), self._inputs(i), newest, self.seen[i]).tree
+
     def _with_metrics(self, rows: Rows, t: int) -> Rows:
         """Return the rows with the metrics of round t of the chunk."""
         metrics = jax.tree.map(np.array, rows.metrics)
@@ -361,18 +413,36 @@ class CohortBackend(Backend):
         return rows._replace(metrics=metrics)
 
     def _measure(self, i: int, skipped: bool) -> Metrics:
+        if self.plan.algorithm.is_personal is not None:
+            return self._measure_personal(i)
         x, gap = self._mean_and_gap(i, skipped or self.plan.algorithm.copies_differ)
         x = delivered_or(self.program, variant(self.state.server, i, self.plan.many), x)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
-    def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
+    def _measure_personal(self, i: int) -> Metrics:
+        """Return the metrics with each agent's own parameters; those that were never present have the start's."""
+        if self.data.by_block:
+            rule = "needs the samples of all agents in memory, because each is measured at its own parameters"
+            refuse("personal", self.plan.problem.name, rule, "Give problem.in_memory()")
+        newest = variant(self.state.agents, i, self.plan.many)
+        copies = all_copies(self._reading(), self._inputs(i), newest, self.seen[i])
+        algorithm, inputs = self.plan.algorithm, self._inputs(i)
+        x = Vector(jax.tree.map(lambda leaf: np.mean(leaf, axis=0, dtype=leaf.dtype), copies.tree))
+        shared = part_of(copies, algorithm.is_personal, personal=False)
+        gap = np.float64(largest_distance_on_host(shared) if algorithm.skips else 0.0)
+        filled = with_padding_agents(copies, self.plan.layout)
+        return jax.device_get(_measured_personal(self.template, inputs, x, gap, filled))
+
+    def _reading(self) -> ReadRow:
         first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
-        reading = ReadRow(self.template, self.liveness, self.one.agent, first)
+        return ReadRow(self.template, self.liveness, self.one.agent, first)
+
+    def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
         newest, algorithm = variant(self.state.agents, i, self.plan.many), self.plan.algorithm
-        agree = algorithm.skips and not algorithm.copies_differ
-        return mean_and_gap(reading, self._inputs(i), newest, self.seen[i], differ, agree)
+        agree = algorithm.skips and not algorithm.copies_differ and algorithm.is_personal is None
+        return mean_and_gap_of_rows(self._reading(), self._inputs(i), newest, self.seen[i], differ, agree)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the method of variant i."""
@@ -435,7 +505,11 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
         program = template.program(inputs.method, inputs.frozen)
         first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
-        return strongly_typed(program.algorithm.server(inputs.start)), model, measure_model(program, inputs, model, 0.0)
+        number = len(inputs.shard.agent)
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), model)
+        measured = inputs._replace(shard=with_personal(inputs.shard, program.algorithm, copies))
+        metrics = measure_model(program, measured, model, 0.0)
+        return strongly_typed(program.algorithm.server(inputs.start)), model, metrics
 
     run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:
@@ -443,11 +517,11 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     return run(inputs)
 
 
-def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> NewestBroadcasts:
     """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
-    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+    return NewestBroadcasts(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
 
 
 @partial(jax.jit, static_argnums=0)

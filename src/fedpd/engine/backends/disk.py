@@ -16,7 +16,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.atomic import make_folder, nameless_file
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.value import constant
 from fedpd.core import Array, Exchange, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
@@ -175,6 +175,9 @@ class DiskBackend(MemoryBackend):
 
     def _measure(self, skipped: bool) -> Metrics:
         algorithm, number = self.program.algorithm, self.program.layout.agents
+        if algorithm.is_personal is not None:
+            rule = "keeps the agents in files, and personal parameters are measured in memory"
+            refuse("store", str(self.plan.store), rule, "Leave store out, or give cohort= with it")
         x = delivered_or(self.program, self.state.server, Vector(mean_copy(algorithm, self.store.agents, number)))
         real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(self.store.agents))
         gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0

@@ -14,7 +14,7 @@ from tree_math import Vector
 from fedpd.core import State, Tree
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.compiled import Kind, compiled_chunk
+from fedpd.engine.backends.compiled import ChunkKey, compiled_by_size, compiled_chunk
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, STATE, Inputs, Round, Rows, Template, init_agents, measure_copies
 from fedpd.engine.measure.costs import Costs, message_costs
 from fedpd.engine.measure.measurements import variant
@@ -32,17 +32,17 @@ class MemoryBackend(Backend):
         self.plan = plan
         self.program, self.template, self.inputs = prepare(plan)
         begun = self.inputs._replace(start=Vector(plan.problem.start))
-        state, self.metrics = compiled_begin(self.template, plan.variants is not None, begun)
+        state, self.metrics = compiled_begin(plan.problem)(self.template, plan.variants is not None, begun)
         if plan.many and plan.variants is None:
             repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
             state = State(repeat(state.agents), repeat(state.server), state.round)
         self.state = state
         # An error in the method shows now, and JAX keeps the trace for the first chunk.
-        compiled_chunk().eval_shape(*_arguments(plan, self.template, self.inputs, state, 0))
+        compiled_chunk(plan.problem).eval_shape(*_arguments(plan, self.template, self.inputs, state, 0))
 
     def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, None]:
         arguments = _arguments(self.plan, self.template, self.inputs, self.state, number)
-        self.state, rows = compiled_chunk()(*arguments)
+        self.state, rows = compiled_chunk(self.plan.problem)(*arguments)
         return rows, None
 
     def agents(self) -> Any:
@@ -51,6 +51,10 @@ class MemoryBackend(Backend):
     def mean_of_copies(self, i: int) -> Tree:
         own = variant(self.agents(), i, self.plan.many)
         return mean_copy(self.plan.algorithm, own, self.plan.problem.agents)
+
+    def copies(self, i: int) -> Tree:
+        own = variant(self.agents(), i, self.plan.many)
+        return jax.tree.map(np.asarray, jax.vmap(self.plan.algorithm.model)(own)).tree
 
     def release(self) -> Any:
         leaves, structure = jax.tree.flatten(self.state.agents)
@@ -97,13 +101,12 @@ def row_of_one_round(backend: Backend, happened: Round, measure: Callable[[bool]
 
 def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
     """Return the arguments of the compiled chunk for this number of rounds."""
-    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
+    kind = ChunkKey(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
     numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
     return kind, inputs, state, None, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
+def _begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
     """Return the state at the start, and the measured values there."""
 
     def begin(inputs: Inputs) -> tuple[State, Metrics]:
@@ -120,6 +123,9 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
     return run(inputs)
 
 
+compiled_begin = compiled_by_size(_begin, static_argnums=(0, 1))
+
+
 def compile_ahead(plan: Plan) -> None:
     """Compile the program of a plan without running it, so that its driver need not compile it.
 
@@ -131,10 +137,10 @@ def compile_ahead(plan: Plan) -> None:
     try:
         _, template, inputs = prepare(plan)
         begun = inputs._replace(start=Vector(plan.problem.start))
-        first = compiled_begin.lower(template, False, begun).compile()
+        first = compiled_begin(plan.problem).lower(template, False, begun).compile()
         shape = _sharded_shape if plan.layout.mesh is not None else _shape
         state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
-        compiled_chunk().lower(*_arguments(plan, template, inputs, state, 0)).compile()
+        compiled_chunk(plan.problem).lower(*_arguments(plan, template, inputs, state, 0)).compile()
     except Exception:
         log.debug("%s is not compiled ahead.", plan.algorithm.description, exc_info=True)
 

@@ -135,8 +135,29 @@ class Column(NamedTuple):
         return values >= target if self.better == "more" else values <= target
 
 
-def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], None]:
-    return view.f.value_and_gradient(x), None
+def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], Any]:
+    value, gradient = view.f.value_and_gradient(x)
+    if view.shard.personal is None:
+        return (value, gradient), None
+    # The loss depends on each agent's own parameters, so their gradients add up as squares, and not as vectors.
+    shared = jax.tree.map(
+        lambda own, leaf: None if own is not None else leaf, view.shard.personal.tree, gradient.tree, is_leaf=_is_none
+    )
+    return (value, Vector(shared)), _square(gradient) - _square(Vector(shared))
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _square(x: Vector) -> Array:
+    return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(x)), jnp.zeros(()))
+
+
+def _stationarity(total: tuple[Array, Vector], each: Any, agents: int) -> Any:
+    if each is None:
+        return (total[1] / agents) @ (total[1] / agents)
+    return _square(total[1] / agents) + jnp.sum(each) / agents**2
 
 
 def _value(view: AgentView, x: Vector) -> tuple[Array, None]:
@@ -378,7 +399,7 @@ MEASURED = (
         better="less",
         log=True,
         measure=OBJECTIVE,
-        merge=lambda total, each, agents: (total[1] / agents) @ (total[1] / agents),
+        merge=_stationarity,
         plain="The stationarity shows how far the model is from the end of training: it is the squared slope of the "
         "mean loss of all agents, and 0 where no small change of the model lowers that loss.",
     ),

@@ -146,6 +146,8 @@ def first_row(values: np.ndarray, target: float, better: Literal["less", "more"]
         better: Whether "less" or "more" is better.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.engine.measure.history import first_row
         >>> first_row(np.array([9.0, np.nan, 0.5, 0.1]), 1.0)
         2
     """

@@ -14,6 +14,7 @@ from fedpd.base.checks import refuse
 from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
+from fedpd.core.personal import merged, part_of
 from fedpd.engine.measure.columns import STATISTICS, AgentView, Column, Measure
 
 Metrics = dict[str, Array]  # a number for each column, by its name
@@ -81,6 +82,9 @@ def measure_at(
     `of_states` has the values that were measured from the agents' states. `central` has the rows of a central test set;
     None: there is none.
     """
+    if shard.personal is not None and any(one.measure is not None and one.measure.joint is not None for one in columns):
+        names = [one.name for one in columns if one.measure is not None and one.measure.joint is not None]
+        refuse("record", names, "is not defined for agents with personal parameters", "Leave these columns out")
     parts = measure_parts(functions, layout, shard, x, columns)
     parts |= measure_central(functions, columns, central, x, parts, layout.agents)
     joint = {
@@ -182,7 +186,7 @@ def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard:
 
     def of_agent(one: Shard) -> tuple[Tree, Tree]:
         assert measure.agent is not None
-        total, own = measure.agent(AgentView(functions, one), x)
+        total, own = measure.agent(AgentView(functions, one), own_model(one, x))
         return zero_for_padding(one, total), own
 
     # All at once, every agent would take as long as the largest; one after another, each takes as long as its samples.
@@ -198,5 +202,23 @@ def not_measured(columns: tuple[Column, ...]) -> Metrics:
 
 
 def consensus_gap(algorithm: Method, layout: Layout, agents: Any) -> Array:
-    """Return max_ij ||x_{0,i} - x_{0,j}||; exactly 0 if all copies are equal."""
-    return largest_distance(jax.vmap(algorithm.model)(agents), layout)
+    """Return max_ij ||x_{0,i} - x_{0,j}|| of the shared parameters; exactly 0 if all copies are equal."""
+    copies, keeps = jax.vmap(algorithm.model)(agents), algorithm.is_personal
+    return largest_distance(copies if keeps is None else part_of(copies, keeps, personal=False), layout)
+
+
+def with_personal(shard: Shard, algorithm: Method, copies: Vector) -> Shard:
+    """Return the arrays of the agents with their personal parameters, if the method has any.
+
+    Args:
+        shard: The arrays.
+        algorithm: The method.
+        copies: The agents' copies of the model, leaves (N, ...).
+    """
+    keeps = algorithm.is_personal
+    return shard if keeps is None else shard._replace(personal=part_of(copies, keeps, personal=True))
+
+
+def own_model(one: Shard, x: Vector) -> Vector:
+    """Return the model at which an agent is measured: x, with the agent's personal parameters if it has any."""
+    return x if one.personal is None else merged(one.personal, x)

@@ -84,7 +84,9 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
     return _values(problem, models, same, arrays(problem))
 
 
-def final_values(problem: Problem, columns: Iterable[Column], model: Tree, shard: Shard | None) -> Values:
+def final_values(
+    problem: Problem, columns: Iterable[Column], model: Tree, shard: Shard | None, own: Tree | None
+) -> Values:
     """Return what the model of a run reaches on the samples of each agent, for `Run.per_agent`.
 
     It costs as much as one row of the history. It is empty if the run measured no test samples of all agents, or if
@@ -95,11 +97,13 @@ def final_values(problem: Problem, columns: Iterable[Column], model: Tree, shard
         columns: The columns that the run recorded.
         model: The final model.
         shard: The arrays of the problem where they are already; None: not on one device.
+        own: The agents' own models, leaves (N, ...); None: all have the final model.
     """
     tested = any(column.measure is not None and column.measure.tests for column in columns)
     if not tested or problem.lazy or problem.agents > MOST_KEPT or jax.process_count() > 1:
         return {}
-    return _values(problem, model, True, arrays(problem) if shard is None else shard)
+    models = model if own is None else own
+    return _values(problem, models, own is None, arrays(problem) if shard is None else shard)
 
 
 def _values(problem: Problem, models: Tree, same: bool, shard: Shard) -> Values:

@@ -137,6 +137,7 @@ def drawable(text: str, longest: int = 60) -> str:
     """Return a text of the user's as matplotlib can draw it: on one line, not too long, with valid mathematics only.
 
     Examples:
+        >>> from fedpd.engine.views.drawing import drawable
         >>> drawable("p=0.5"), len(drawable("x" * 300))
         ('p=0.5', 60)
     """
@@ -286,6 +287,8 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
     """Return places that are at least `gap` apart, in the same order and as near to the given ones as this allows.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd.engine.views.drawing import spread
         >>> spread(np.array([0.5, 0.5, 0.9]), 0.1).round(3).tolist()
         [0.45, 0.55, 0.9]
     """

@@ -298,6 +298,7 @@ def unequal_work(works: Mapping[str, float], unit: str = "sample gradients") -> 
         unit: The unit of the work.
 
     Examples:
+        >>> from fedpd.engine.views.entries import unequal_work
         >>> unequal_work({"FedAvg": 24, "FedPD": 4800, "FedProx": 4800})
         'Unequal local work, from 24 (FedAvg) to 4.8 k (FedPD) sample gradients per communication'
         >>> unequal_work({"FedPD": 4800, "FedProx": 4800})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.views.entries import (
     COSTS,

@@ -112,6 +112,7 @@ def style_of(label: str) -> Style | None:
     """Return the style of the method that a label names, or None if it names none.
 
     Examples:
+        >>> from fedpd.engine.views.style import style_of
         >>> style_of("FedPD-GD, p = 0.5"), style_of("eta=0.1")
         (Style(hue='blue', dash='dashdot'), None)
     """

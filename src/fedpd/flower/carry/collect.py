@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import httpx
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.directory import ClientDirectory, is_temporary, push
 from fedpd.flower.carry.records import LARGE, one_line, reason_of, serialised_bytes
+from fedpd.flower.private import ErrorCode
 
 log = logging.getLogger(f"flwr.{__name__}")
 

@@ -24,14 +24,13 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX, new_nonce
 from fedpd.flower.carry.records import one_line, reason_of
+from fedpd.flower.private import ErrorCode, ObjectPushError
 
 log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
@@ -96,6 +95,7 @@ class ClientDirectory:
         owners: The names that belong to a node already. If there are any, no others may take part.
         bind: Whether a second node that claims a name is refused. If not, the newest node has the name.
         ask_again: The seconds after which a silent node is asked again; then twice as long, and so on.
+        kind: The type of the message that asks. Apps with a mod have no query of fedpd's, but they train.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class ClientDirectory:
         *,
         bind: bool = True,
         ask_again: float = ASK_AGAIN_SECONDS,
+        kind: str = HELLO,
     ) -> None:
+        self.kind = kind
         self.grid, self.hello, self.bind, self.ask_again = grid, dict(hello or {}), bind, ask_again
         self.nodes: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
@@ -142,7 +144,7 @@ class ClientDirectory:
             due, pause = self._due.get(node, (math.inf, self.ask_again))
             if node not in self._known or time.monotonic() >= due:
                 record = ConfigRecord({**self.hello, PREFIX + "nonce": self._nonces.setdefault(node, new_nonce())})
-                asked = push(self.grid, Message(RecordDict({"config": record}), node, HELLO))
+                asked = push(self.grid, Message(RecordDict({"config": record}), node, self.kind))
                 self._known |= {node for _ in asked}
                 self._asked |= dict.fromkeys(asked, node)
                 self._due[node] = time.monotonic() + pause, 2 * pause

@@ -13,12 +13,17 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from fedpd.flower.private import (
+    ErrorCode,
+    Run,
+    TaskIdentity,
+    get_all_nested_objects,
+    inflate_object_from_contents,
+    no_object_id_recompute,
+    set_identity,
+)
 
 
 class InProcessGrid(Grid):
@@ -66,7 +71,7 @@ class InProcessGrid(Grid):
         for message in messages:
             self.pushed += 1
             identity = f"message-{self.pushed}"
-            message.metadata.__dict__["_message_id"] = identity
+            set_identity(message, identity)
             identities.append(identity)
             reply = self.deliver(serialise_and_read(message))
             if reply is not None:
@@ -106,7 +111,7 @@ def serialise_and_read(message: Message) -> Message:
     for name in places:
         for content, record in ((message.content, arrays.get(name)), (arrived.content, _shared(arrays.get(name)))):
             content[name] = content.pop(name) if record is None else record  # in their order
-    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    set_identity(arrived, message.metadata.message_id)
     return arrived
 
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from jax.tree_util import FlattenedIndexKey, keystr
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Tree
+from fedpd.flower.private import get_all_nested_objects, no_object_id_recompute
 
 LARGE = 2**24  # bytes of a message that is handled with care for the server's memory
 ALIGNED = 64  # bytes; JAX uses NumPy arrays that begin at a multiple of it without a copy

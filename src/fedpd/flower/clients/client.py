@@ -215,7 +215,11 @@ def client_app(
                 if private_kinds(setups.method(context, form)[0]):
                     remedy = "Set evaluate-every = 0."
                     raise RefusedError(f"the method is private, and noise does not cover evaluations. {remedy}")
-                content = evaluate(setups.client(context, form), message.content, secure=secure)
+                setup, saved = setups.client(context, form), None
+                if setup.algorithm.is_personal is not None:
+                    run = str(message.content.config_records["config"][PREFIX + "run"])
+                    saved = store.load(store.file(store.folder(context, name(context)), run), setup.shapes)
+                content = evaluate(setup, message.content, saved, secure=secure)
         except (FedpdError, *DETERMINISTIC) as error:
             content = refusal(message.content, _note(error, context, name(context)))
         return Message(content, reply_to=message)
@@ -238,10 +242,10 @@ def read_rules(context: Context) -> SitePolicy:
 def _note(error: Exception, context: Context, name: str) -> str:
     """Write an error to the client's own log, and return what the server is told of it."""
     log.warning("Client %r refuses: %s", name, error, exc_info=not isinstance(error, RefusedError))
-    return told(error, texts=_tells_texts(context))
+    return told(error, texts=tells_texts(context))
 
 
-def _tells_texts(context: Context) -> bool:
+def tells_texts(context: Context) -> bool:
     """Return whether texts of errors may leave: to programs of the site itself, or if its policy allows it."""
     try:
         return bool(context.node_config.get(LOCAL)) or read_rules(context).error_texts
@@ -338,7 +342,10 @@ def answer_order(
     path = store.file(store.folder(context, name), order.run)
     saved = store.load(path, setup.shapes)
     if saved is not None and saved.number > order.number:
-        raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
+        raise RefusedError(
+            f"order: number {order.number} came after number {saved.number} was done; it is ignored. If the server "
+            f"resumes from a backup, run at this client: fedpd restore STATE --run {order.run} --number {order.number}"
+        )
     if saved is None or saved.number < order.number:
         spend(memory, setup, order, context)
         try:
@@ -349,7 +356,7 @@ def answer_order(
         store.save(path, saved)
         if saved.rebuilt:
             log.warning("Client %r had lost its state; it continues from the server's model.", name)
-    message = message_of(setup, order, saved.after)
+    message = message_of(setup.algorithm, order, saved.after)
     told = 0 if is_private(setup.algorithm) else 1  # noise does not cover the work and the number of samples
     updates, samples = (told * saved.updates).tolist(), (told * saved.samples).tolist()
     examples = told * int(setup.shard.sizes)

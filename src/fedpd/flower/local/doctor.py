@@ -26,11 +26,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpd import __version__
 from fedpd.base.checks import FedpdError, refuse
@@ -40,13 +35,22 @@ from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.clients.store import free_bytes
 from fedpd.flower.local.programs import HOST, find_superexecs
 from fedpd.flower.local.sites import Site, node_config
+from fedpd.flower.private import (
+    VERSIONS,
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    FleetHttpClient,
+    NodeAuthHttpInterceptor,
+    TaskIdentity,
+    public_key_to_bytes,
+    set_identity,
+)
 
 SECONDS = 10.0  # for each connection
 AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
 ROOM = 10**9  # bytes that a client should have for its state and its apps
 DAYS = 14  # before the certificate ends, the checks say so
 HEARTBEAT = 30.0
-FLOWER = "1.41."
 
 
 class Finding(NamedTuple):
@@ -94,8 +98,9 @@ def _run(what: str, check: Callable[[Site], str], site: Site) -> Finding:
 
 
 def _versions(site: Site) -> str:
-    if not flwr.__version__.startswith(FLOWER):
-        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {FLOWER}x.")
+    if not flwr.__version__.startswith(VERSIONS):
+        wanted = " or ".join(f"{version}x" for version in VERSIONS)
+        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {wanted}.")
     return f"fedpd {__version__}, flwr {flwr.__version__}; the server must have the same"
 
 
@@ -273,7 +278,7 @@ def _try_one_step(site: Site, app: Path) -> str:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     context = Context(1, 1, node_config(site) | {LOCAL: True}, RecordDict(), config)
     message = Message(RecordDict({"config": ConfigRecord({})}), 1, DRY_STEP)
-    message.metadata.__dict__["_message_id"] = "dry-step"
+    set_identity(message, "dry-step")
     began = time.monotonic()
     reply: Any = client(message, context).content.config_records["config"]
     if problem := reply[PREFIX + "problem"]:

@@ -7,18 +7,14 @@ unpacks or runs anything of it. For another app it replies with an error that na
 
 import hashlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import ErrorCode
-from flwr.supernode import start_client_internal as flower
-from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.clients.site_policy import SitePolicy, read_policy
+from fedpd.flower.private import ErrorCode, Pull, build_fab_from_disk, flower_supernode, replace_pull, send_reply
 from fedpd.flower.warm import supernode
 
 
@@ -56,11 +52,11 @@ def check_hash(policy: SitePolicy, found: str, client: str) -> None:
         )
 
 
-def guarded(pull: Callable[..., int | None], policy_path: Path | None, client: str) -> Callable[..., int | None]:
+def guarded(pull: Pull, policy_path: Path | None, client: str) -> Pull:
     """Return Flower's function that receives a message and its app, with a check of the app.
 
     Args:
-        pull: Flower's function `_pull_and_store_message`.
+        pull: Flower's function, as `replace_pull` gives it.
         policy_path: The file with the client's rules, which is read for every new app; None: there are no rules.
         client: The client's name.
     """
@@ -83,7 +79,7 @@ def guarded(pull: Callable[..., int | None], policy_path: Path | None, client: s
             return pull(**(arguments | {"receive": remember, "get_fab": get_listed}))
         except FedpdError as reason:  # the app is not listed, or the policy cannot be read
             reply = Message(Error(ErrorCode.INVALID_FAB, str(reason)), reply_to=received[0])
-            flower._insert_message(reply, arguments["state"], arguments["object_store"])
+            send_reply(reply, arguments)
             return received[0].metadata.run_id
 
     return checked
@@ -93,6 +89,6 @@ def run_supernode(arguments: list[str], policy_path: Path | None, client: str) -
     """Run Flower's SuperNode in this process, with the check of apps and `supernode.prepare`, until it is ended."""
     read_policy(policy_path)  # a mistake shows at once
     supernode.prepare()
-    flower._pull_and_store_message = guarded(flower._pull_and_store_message, policy_path, client)
+    replace_pull(lambda pull: guarded(pull, policy_path, client))
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()

@@ -254,7 +254,10 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
         FedpdError: If the local steps diverged.
     """
     setup = setup._replace(shard=setup.shard._replace(agent=jnp.int32(order.agent)))
-    agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
+    given = setup.functions, setup.algorithm, setup.frozen, setup.shard
+    make = partial(call_with_objective, "init", *given)
+    rebuild = None if setup.algorithm.rebuild is None else partial(call_with_objective, "rebuild", *given)
+    agent, rebuilt = agent_at_first_step(setup.algorithm, setup.shapes, order, content, saved, make, rebuild)
     before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
     works = []
     exchanges = len(setup.algorithm.exchanges())
@@ -265,21 +268,44 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
         works.append(work)
     done = Work(*np.array(jax.device_get(works), np.int64).reshape(-1, len(Work._fields)).T)
     before, agent = jax.device_get((before, agent))
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
-        raise RefusedError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
+    check_finite(agent)
     counts = np.asarray(done.updates), count_samples(done)
     return SavedAgent(order.number, before, agent, rebuilt, *counts, order.sends)
 
 
-def _agent_at_first_step(
-    setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None
+def check_finite(agent: Any) -> None:
+    """Refuse a state that diverged."""
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
+        raise RefusedError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
+
+
+def agent_at_first_step(
+    method: Method,
+    shapes: Shapes,
+    order: Order,
+    content: RecordDict,
+    saved: SavedAgent | None,
+    make: Callable[[Vector], Any],
+    rebuild: Callable[[Any], Any] | None,
 ) -> tuple[Any, int]:
-    """Return the agent's state at the order's first step, and 1 if it had to be rebuilt, else 0."""
+    """Return the agent's state at the order's first step, and 1 if it had to be rebuilt, else 0.
+
+    Args:
+        method: The method.
+        shapes: The shapes of its states and messages.
+        order: The order.
+        content: The message with the order and the broadcasts.
+        saved: The client's saved state; None if there is none.
+        make: The start -> the state of an agent there.
+        rebuild: The state of an agent that lost its own, as if it had been absent since the start -> a new state; None:
+            it continues from that state.
+    """
     lost = order.used >= 0 and (saved is None or saved.number < order.used)
     if lost or saved is None:
         if order.number > 0 and "start" not in content.array_records:
             raise LostStateError("the client has lost its state.")
-        agent = _initial_agent(setup, arrays_of(content, "start" if order.number else "arrays", "order"))
+        record = arrays_of(content, "start" if order.number else "arrays", "order")
+        agent = make(unpack(record, Vector(shapes.model), "start"))
     else:
         agent = saved.after if saved.number == order.used else saved.before
     # The state after order n includes the broadcasts before n; `before` includes no later ones either.
@@ -288,16 +314,15 @@ def _agent_at_first_step(
         if number < known:
             continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
-        method, record = setup.algorithm, arrays_of(content, name, "order")
-        broadcast = _broadcast(method, e, record, setup.shapes.broadcasts[e], agent)
+        record = arrays_of(content, name, "order")
+        broadcast = _broadcast(method, e, record, shapes.broadcasts[e], agent)
         was_there = number == order.used and sent
         if sent and known == order.used and order.used not in order.past:
             agent = call_exchange("receive", e, method, agent, broadcast)  # its result does not depend on the broadcast
         receive = "receive" if method.exchanges()[e].missed is None or was_there else "missed"
         agent = call_exchange(receive, e, method, agent, broadcast)
-    if lost and setup.algorithm.rebuild is not None:
-        given = setup.functions, setup.algorithm, setup.frozen, setup.shard
-        agent = call_with_objective("rebuild", *given, agent)
+    if lost and rebuild is not None:
+        agent = rebuild(agent)
     return agent, int(lost)
 
 
@@ -311,16 +336,28 @@ def _broadcast(method: Method, e: int, record: ArrayRecord, like: Tree, agent: A
     return Update(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like.change), whole)
 
 
-def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
-    start = unpack(record, Vector(setup.shapes.model), "start")
-    return call_with_objective("init", setup.functions, setup.algorithm, setup.frozen, setup.shard, start)
+def own_model(setup: ClientSetup, x: Vector, saved: SavedAgent | None, used: int) -> Vector:
+    """Return the client's own copy of the model, of which its personal parameters count.
+
+    Args:
+        setup: The constants of the client.
+        x: The server's model, which a client without a state has.
+        saved: The client's saved state; None: there is none.
+        used: The number of its last reply that the server used.
+    """
+    if saved is None:
+        return x
+    if saved.number != used or not saved.sent:
+        return setup.algorithm.model(saved.before)
+    e = len(setup.shapes.broadcasts) - 1  # personal parameters do not depend on the broadcast
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), setup.shapes.broadcasts[e])
+    return setup.algorithm.model(call_exchange("receive", e, setup.algorithm, saved.after, nothing))
 
 
-def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
+def message_of(method: Method, order: Order, agent: Any) -> Tree | None:
     """Return the agent's message at the order's last step; None if it has nothing to send."""
     if not order.sends:
         return None
-    method = setup.algorithm
     e = order.last % len(method.exchanges())
     if method.exchanges()[e].speaks is not None and not call_exchange("speaks", e, method, agent):
         return None

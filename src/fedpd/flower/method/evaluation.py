@@ -17,6 +17,7 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
+from fedpd.core.personal import IsPersonal, merged, part_of
 from fedpd.engine.measure.columns import (
     ACCURACY,
     MEASURED,
@@ -32,7 +33,7 @@ from fedpd.engine.measure.columns import (
 )
 from fedpd.flower.carry.protocol import PREFIX, Form, check_nonce, new_nonce
 from fedpd.flower.carry.records import RefusedError, arrays_of, one_line, pack, unpack
-from fedpd.flower.method.agent import ClientSetup
+from fedpd.flower.method.agent import ClientSetup, SavedAgent, own_model
 
 COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
 METRIC = "metric-"  # then "exp", "sqrt" or "", "-" and the name: the server need not know the client's metrics
@@ -57,9 +58,17 @@ class ClientEvaluation(NamedTuple):
     metrics: dict[str, MetricSum]
 
 
-def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
-    """Return the content of a message that asks a client to evaluate a model."""
-    return RecordDict({"arrays": model, "config": ConfigRecord({PREFIX + "form": form, NONCE: new_nonce()})})
+def evaluation_request(model: ArrayRecord, form: Form, run: str, used: int) -> RecordDict:
+    """Return the content of a message that asks a client to evaluate a model.
+
+    Args:
+        model: The model.
+        form: The form of the method.
+        run: The identity of the run, by which a client finds its personal parameters.
+        used: The number of the client's last reply that the server used; -1 if there is none.
+    """
+    config: Any = {PREFIX + "form": form, PREFIX + "run": run, PREFIX + "used": used, NONCE: new_nonce()}
+    return RecordDict({"arrays": model, "config": ConfigRecord(config)})
 
 
 def _nonce(content: RecordDict) -> str:
@@ -67,9 +76,21 @@ def _nonce(content: RecordDict) -> str:
     return str(config.get(NONCE))
 
 
-def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
-    """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
+def evaluate(
+    setup: ClientSetup, content: RecordDict, saved: SavedAgent | None = None, *, secure: bool = False
+) -> RecordDict:
+    """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i.
+
+    Args:
+        setup: The constants of the client.
+        content: The request.
+        saved: The client's saved state, if some of its parameters are personal.
+        secure: Whether the gradient stays at the client.
+    """
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
+    if setup.algorithm.is_personal is not None:
+        used: Any = content.config_records["config"].get(PREFIX + "used", -1)
+        x = merged(part_of(own_model(setup, x, saved, used), setup.algorithm.is_personal, personal=True), x)
     value, gradient, judged, own = jax.device_get(_measure(setup.functions, secure, setup.frozen, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
@@ -78,8 +99,15 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
         metrics[f"{METRIC}{of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
     answer = RecordDict({"metrics": MetricRecord(metrics), "config": ConfigRecord({NONCE: _nonce(content)})})
     if gradient is not None:
-        answer["arrays"] = pack(gradient.tree)
+        answer["arrays"] = pack(_shared(setup.algorithm.is_personal, gradient).tree)
     return answer
+
+
+def _shared(keeps: IsPersonal | None, gradient: Vector) -> Vector:
+    """Return a gradient that reveals nothing of personal parameters: it is 0 there."""
+    if keeps is None:
+        return gradient
+    return merged(part_of(gradient, keeps, personal=False), jax.tree.map(np.zeros_like, gradient))
 
 
 def refusal(request: RecordDict, note: str) -> RecordDict:

@@ -5,6 +5,7 @@ The server calls these functions after every communication, when its row and its
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -174,8 +175,10 @@ def log_success(run: FederatedRun) -> None:
     if out is None:
         log.info("Finished: %d rounds%s. Set out to keep the model.", history["round"][-1], loss)
         return
-    load = f"fedpd.load_model({str(out)!r})"
+    folder = out.absolute()  # a person reads this elsewhere than in the folder in which the server runs
+    load = f"fedpd.load_model({str(folder)!r})"
     if framework_of(run.setup.start):
         load = f"module.load_state_dict({load})"
-    log.info("Finished: %d rounds%s. Model: %s", history["round"][-1], loss, out.absolute() / federated.MODEL)
-    log.info("Load it in Python: %s. Show the run: fedpd report %s", load, out)
+    show = shlex.join(["fedpd", "report", str(folder)])
+    log.info("Finished: %d rounds%s. Model: %s", history["round"][-1], loss, folder / federated.MODEL)
+    log.info("At the server: load it in Python: %s; show the run: %s", load, show)

@@ -38,7 +38,7 @@ from fedpd.flower.carry.directory import (
     sorted_names,
     wait_for_clients,
 )
-from fedpd.flower.carry.protocol import Proposal, proposal_fields
+from fedpd.flower.carry.protocol import HELLO, Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, combine_sums, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
@@ -99,8 +99,16 @@ class FederatedRun(NamedTuple):
     began: float
 
 
-def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> FederatedRun:
-    """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
+def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hello: str = HELLO) -> FederatedRun:
+    """Start a run when all clients are connected, or resume the run in the folder `settings.out`.
+
+    Args:
+        grid: Flower's grid.
+        algorithm: The method, in its form.
+        start: The model x^0.
+        settings: The settings of the run.
+        hello: The type of the message that asks nodes for their names.
+    """
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, start, settings)))
     check_secure(algorithm, made, settings)
@@ -113,7 +121,7 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     meta = {} if found is None else found[1]
     spec = spec_text(algorithm)
     run = meta.get("run") or new_run(identity)
-    directory = _find_clients(grid, settings, spec, run, meta.get("names"))
+    directory = _find_clients(grid, settings, spec, run, meta.get("names"), hello)
     names = meta.get("names") or sorted_names(directory.nodes)
     method = _served(algorithm, start, settings), spec, settings.form, made
     replaced = is_superseded(algorithm, made)
@@ -149,13 +157,17 @@ def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) 
     return attendance_rule(settings.cohort, settings.sampling, 1.0, np.asarray(sizes), settings.rounds)
 
 
-def _find_clients(grid: Grid, settings: Settings, spec: str, run: str, names: Sequence[str] | None) -> ClientDirectory:
+def _find_clients(
+    grid: Grid, settings: Settings, spec: str, run: str, names: Sequence[str] | None, hello: str
+) -> ClientDirectory:
     """Return the node of each client, when all have checked the run; their names belong to their nodes from now on."""
     evaluates, secure = settings.evaluation_interval > 0, settings.secure_range > 0
     about = spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size"
     proposal = Proposal(*about, run, settings.rounds)
     path = owners_file()
-    directory = ClientDirectory(grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names)
+    directory = ClientDirectory(
+        grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names, kind=hello
+    )
     wait_for_clients(directory, settings.agents, settings.deadline, settings.poll, names)
     save_owners(path, directory.owners)
     return directory
@@ -326,8 +338,9 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     state, model = run.state, pack(delivered_model(run.setup, run.state))
     asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
     away = {agent for agent in asked if state.counted[agent] != state.number - 1}
-    present = [name for agent, name in enumerate(run.setup.names) if agent not in away]
-    return {name: evaluation_request(model, run.setup.form) for name in present}
+    setup = run.setup
+    present = [(agent, name) for agent, name in enumerate(setup.names) if agent not in away]
+    return {name: evaluation_request(model, setup.form, setup.run, state.counted[agent]) for agent, name in present}
 
 
 def evaluation_subject(run: FederatedRun) -> tuple[str, int]:

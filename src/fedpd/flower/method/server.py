@@ -13,6 +13,7 @@ from jax.extend.core import Literal, Var
 from tree_math import Vector
 
 from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, opened
+from fedpd.core.personal import merged, part_of
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
 from fedpd.flower.carry.protocol import (
@@ -352,7 +353,12 @@ def server_model(setup: ServerSetup, state: ServerState) -> Tree:
     broadcasts = [o.broadcast for _, o in sorted(state.outcomes.items()) if o.exchange == setup.exchanges - 1]
     if not broadcasts:
         return setup.start
-    return jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
+    model = jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
+    keeps = setup.algorithm.is_personal
+    if keeps is None:
+        return model
+    parts = part_of(Vector(model), keeps, personal=False), part_of(Vector(setup.start), keeps, personal=True)
+    return merged(*parts).tree  # nobody sends personal parameters, so a new client begins with those of the start
 
 
 def delivered_model(setup: ServerSetup, state: ServerState) -> Tree:

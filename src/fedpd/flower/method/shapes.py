@@ -16,6 +16,7 @@ from fedpd.engine.measure.costs import Costs, costs_of, exchanged_messages
 from fedpd.engine.privacy import private_oracle, without_oracles
 from fedpd.experiments.federated import TORCH
 from fedpd.flower.carry.records import ALIGNED
+from fedpd.own_loop import is_own_loop, with_shapes
 
 
 class Shapes(NamedTuple):
@@ -50,7 +51,7 @@ def shapes(algorithm: Method, start: Tree) -> Shapes:
 
     It traces a round of an agent without data, because shapes do not depend on the samples.
     """
-    dtype = jax.tree.leaves(start)[0].dtype
+    algorithm, dtype = with_shapes(algorithm), jax.tree.leaves(start)[0].dtype
 
     def losses(model: Tree, batch: Tree) -> Array:
         return jnp.zeros(1, dtype)
@@ -78,13 +79,22 @@ def _aligned_zeros(like: Any) -> np.ndarray:
     return whole[begin : begin + size].view(like.dtype).reshape(like.shape)
 
 
-def check_algorithm(algorithm: Any) -> Method:
+def check_algorithm(algorithm: Any, *, own_loops: bool = False) -> Method:
     """Return the method if it can run on a server and agents that communicate only with the server.
 
     Its numbers are constants of the compiled programs: a process runs one method.
+
+    Args:
+        algorithm: What the user gave.
+        own_loops: Whether the clients may be apps with loops of their own.
     """
     if not isinstance(algorithm, Method):
         refuse("algorithm", algorithm, "must return a method", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
+    if is_own_loop(algorithm) and not own_loops:
+        rule = "has a training loop of your own for its oracle, which only fedpd.flower.mod runs"
+        refuse(
+            "algorithm", algorithm.description, rule, "Use fedpd.flower.Strategy and mod, or give an oracle of fedpd"
+        )
     if algorithm.copies_differ:
         rule = "gives every agent its own model, so there is no global model to return"
         refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")

@@ -22,10 +22,11 @@ from fedpd.base.precision import is_double, scope
 from fedpd.core import Method, Tree
 from fedpd.flower.carry.collect import Collected, Read
 from fedpd.flower.carry.directory import FederationError
-from fedpd.flower.carry.protocol import EVALUATE, TRAIN
+from fedpd.flower.carry.protocol import EVALUATE, HELLO, TRAIN
 from fedpd.flower.carry.records import pack, serialised_bytes, unpack
 from fedpd.flower.method.evaluation import ClientEvaluation
 from fedpd.flower.method.federation import Federated, write_result
+from fedpd.flower.method.own_apps import MODULE, REST, OwnApp, own_app
 from fedpd.flower.method.run import (
     FederatedRun,
     apply_replies,
@@ -41,6 +42,7 @@ from fedpd.flower.method.run import (
 from fedpd.flower.method.server import Communication
 from fedpd.flower.method.settings import Settings, check_settings, choose_form
 from fedpd.flower.method.shapes import check_algorithm, check_start
+from fedpd.own_loop import is_own_loop
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -49,8 +51,11 @@ class Strategy(flower.Strategy):
     """Runs a method in Flower's own loop.
 
     Args:
-        algorithm: The method, the same as the clients'.
-        start: The model x^0, any pytree.
+        algorithm: The method, the same as the clients'. With `oracles.own_loop()` the clients are apps with
+            `fedpd.flower.mod`, which answer no evaluations: Flower's `evaluate_fn` measures at the server.
+        start: The model x^0, any pytree. For apps with the mod a PyTorch module, or arrays by the names of the app's
+            own arrays. Of a module, the parameters that require a gradient are the model; the other arrays, such as
+            buffers, reach the clients as they are, and each client keeps those that its training changes.
         settings: The settings of the run; `secure_range` must be 0.
 
     Examples:
@@ -62,7 +67,11 @@ class Strategy(flower.Strategy):
         if settings.secure_range:
             rule = "needs four messages per communication, but Flower's loop sends one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")
-        self.algorithm = choose_form(check_algorithm(algorithm), settings)
+        self.algorithm = choose_form(check_algorithm(algorithm, own_loops=True), settings)
+        self._app: OwnApp | None = None
+        if is_own_loop(self.algorithm):
+            self._app, settings = own_app(start), _without_evaluations(settings)
+            start = self._app.model
         self.model, self.settings = check_start(start), settings
         self._run: FederatedRun | None = None
         self._communication: Communication | None = None
@@ -93,14 +102,19 @@ class Strategy(flower.Strategy):
         """Return the orders of the next communication, with the entries that wrappers have added to `config`."""
         with self._scope():
             if self._run is None:
-                opened = open_run(grid, self.algorithm, self.model, self.settings)
+                hello = HELLO if self._app is None else TRAIN
+                opened = open_run(grid, self.algorithm, self.model, self.settings, hello)
                 self._run = opened if opened.ledger.history else close(opened, {})
             last = next_step(self._run)
             if last is None:
                 return []
             self._run = replace_broadcast(self._run, arrays)
             self._communication = new_communication(self._run, last)
-            self._asked = self._communication.orders(config, self._lost)
+            more = {} if self._app is None else {MODULE: self._app.description}
+            self._asked = self._communication.orders({**config, **more}, self._lost)
+            if self._app is not None:
+                for content in self._asked.values():
+                    content[REST] = self._app.rest
             return _messages(self._run, self._asked, TRAIN)
 
     def aggregate_train(
@@ -147,6 +161,14 @@ class Strategy(flower.Strategy):
     def summary(self) -> None:
         """Write the method and the settings to Flower's log."""
         log.info("%s, %s", self.algorithm.description, self.settings)
+
+
+def _without_evaluations(settings: Settings) -> Settings:
+    """Return settings for apps of the user's own, which do not know fedpd's evaluations."""
+    if settings.evaluate_every:
+        rule = "asks the clients for evaluations, which an app with fedpd.flower.mod does not know"
+        refuse("evaluate-every", settings.evaluate_every, rule, "Leave it out, and give evaluate_fn to start")
+    return settings._replace(evaluate_every=0)
 
 
 def _messages(run: FederatedRun, contents: Mapping[str, RecordDict], kind: str) -> list[Message]:

@@ -28,27 +28,33 @@ from typing import IO, Any, NamedTuple
 
 import psutil
 from flwr.app import Context, Error, Message
-from flwr.cli.install import install_from_fab
-from flwr.clientapp.client_app import LoadClientAppError
-from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common import serde
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.fab_pb2 import Fab as ProtoFab
-from flwr.proto.message_pb2 import Context as ProtoContext
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.run_pb2 import Run as ProtoRun
-from flwr.supercore import log
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.run import Run
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supercore.tls import validate_and_resolve_root_certificates
-from flwr.supernode.cli.flwr_clientapp import _parse_args_run_flwr_clientapp as flower_arguments
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedpd.flower.private import (
+    ErrorCode,
+    Fab,
+    HeartbeatSender,
+    LoadClientAppError,
+    Run,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SubStatus,
+    TaskIdentity,
+    _parse_args_run_flwr_clientapp,
+    fab_pb2,
+    get_load_client_app_fn,
+    install_from_fab,
+    log,
+    make_simple_http_retry_invoker,
+    make_task_heartbeat_fn_http,
+    message_pb2,
+    pull_task_input,
+    push_message,
+    push_task_output,
+    run_pb2,
+    serde,
+    validate_and_resolve_root_certificates,
+)
 from fedpd.flower.warm import shim
 
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
@@ -109,10 +115,10 @@ def end_with(parent: int) -> None:
 
 WRITERS: Any = (serde.message_to_proto, serde.context_to_proto, serde.run_to_proto, serde.fab_to_proto)
 READERS: Any = (
-    (serde.message_from_proto, ProtoMessage),
-    (serde.context_from_proto, ProtoContext),
-    (serde.run_from_proto, ProtoRun),
-    (serde.fab_from_proto, ProtoFab),
+    (serde.message_from_proto, message_pb2.Message),
+    (serde.context_from_proto, message_pb2.Context),
+    (serde.run_from_proto, run_pb2.Run),
+    (serde.fab_from_proto, fab_pb2.Fab),
 )
 
 
@@ -167,7 +173,7 @@ class WarmProcess:
             connection: The connection to the shim.
             task: The message, if the program before this one has taken it already.
         """
-        given = flower_arguments().parse_args(list(arguments))
+        given = _parse_args_run_flwr_clientapp().parse_args(list(arguments))
         retry = make_simple_http_retry_invoker()
         client = RuntimeHttpClient.from_server_address(
             server_address=given.runtime_api_address,

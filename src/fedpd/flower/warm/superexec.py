@@ -5,14 +5,13 @@ answer, and a ServerApp ends with its SuperExec. Here they ask again, as Flower 
 """
 
 import httpx
-from flwr.supercore.cli import flower_superexec
-from flwr.supercore.retry import http_retry
+
+from fedpd.flower.private import flower_superexec, retry_statuses
 
 
 def retry_internal_errors() -> None:
     """Make Flower's clients in this process ask again after HTTP 500, with its own pauses, which grow."""
-    known = http_retry._RETRYABLE_STATUS_CODES
-    http_retry._RETRYABLE_STATUS_CODES = known | {httpx.codes.INTERNAL_SERVER_ERROR}
+    retry_statuses(httpx.codes.INTERNAL_SERVER_ERROR)
 
 
 def main() -> None:

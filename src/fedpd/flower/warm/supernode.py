@@ -8,9 +8,8 @@ and a SuperNode without work asks the SuperLink as rarely as before. FEDPD_WARM=
 import os
 import time
 
-from flwr.supernode import start_client_internal
-from flwr.supernode.cli import flower_supernode
-
+from fedpd.flower.private import flower_supernode, replace_pauses
+from fedpd.flower.warm import log
 from fedpd.flower.warm.superexec import retry_internal_errors
 
 WORKING = 0.1  # seconds between two checks whether the ClientApp has replied
@@ -34,10 +33,11 @@ class Pauses:
 
 
 def prepare() -> None:
-    """Change Flower's SuperNode in this process: retries, and shorter pauses unless FEDPD_WARM=0."""
+    """Change Flower's SuperNode in this process: its log, retries, and shorter pauses unless FEDPD_WARM=0."""
+    log.prepare()
     retry_internal_errors()
     if os.environ.get("FEDPD_WARM", "") != "0":
-        setattr(start_client_internal, "time", Pauses())  # noqa: B010 - mypy: a module has no such type
+        replace_pauses(Pauses())
 
 
 def main() -> None:

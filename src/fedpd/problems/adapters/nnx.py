@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, below, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
 from fedpd.problems.classification import Normalisation

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.errors import warn
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra, warn
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
 from fedpd.core import Array, Key, Spec, Tree
@@ -25,7 +24,15 @@ from fedpd.problems.adapters.torch_batch_norm import (
     normalised_by_buffers,
     statistics,
 )
-from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, fitted, scores_of, seeded, trains_differently
+from fedpd.problems.adapters.torch_reference import (
+    ONE_AT_A_TIME,
+    arguments_of,
+    check_names,
+    fitted,
+    scores_of,
+    seeded,
+    trains_differently,
+)
 from fedpd.problems.adapters.torch_reference import second_opinion as second_opinion
 from fedpd.problems.classification import Normalisation
 from fedpd.problems.external import call_back
@@ -60,13 +67,13 @@ class Compiled:
         return _run(self.judged, arrays | known, x, None)
 
 
-def _run(module: nn.Module, arrays: Tree, x: Array, key: Key | None) -> Array:
+def _run(module: nn.Module, arrays: Tree, x: Tree, key: Key | None) -> Array:
     """Return the scores by torchax."""
     return _in_torchax(partial(_called, module), arrays, x, key)
 
 
-def _called(module: nn.Module, tensors: dict[str, Tensor], inputs: Any) -> Tensor:
-    return scores_of(functional_call(module, tensors, inputs))
+def _called(module: nn.Module, tensors: dict[str, Tensor], x: Any) -> Tensor:
+    return scores_of(functional_call(module, tensors, *arguments_of(x)))
 
 
 def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> Any:
@@ -88,11 +95,11 @@ class CalledBack:
     def __init__(self, module: nn.Module, example: Array) -> None:
         self.train, self.quiet = normalised_by_batch(module).train(), normalised_by_batch(module).eval()
         self.judged = normalised_by_buffers(module) if batch_norms(module) else None
-        x = _tensor(example)
-        x = x.to(next(module.parameters()).dtype) if x.is_floating_point() else x
+        dtype = next(module.parameters()).dtype
+        x = jax.tree.map(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, _tensors(example))
         with ONE_AT_A_TIME, torch.no_grad():
-            self.outputs = tuple(scores_of(self.quiet(x)).shape[1:])
-            known = statistics(self.quiet, dict(module.named_parameters()), (x,))
+            self.outputs = tuple(_called(self.quiet, {}, x).shape[1:])
+            known = statistics(self.quiet, dict(module.named_parameters()), x)
         self.shapes = {name: tuple(one.shape) for name, one in known.items()}
         self.names = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
         self._scores = self._differentiable()
@@ -115,7 +122,7 @@ class CalledBack:
 
     def evaluate(self, arrays: Tree, known: Tree, x: Array) -> Array:
         """Return the scores of samples that are normalised by known statistics."""
-        shape = jax.ShapeDtypeStruct((len(x), *self.outputs), jnp.result_type(*arrays.values()))
+        shape = jax.ShapeDtypeStruct((_length(x), *self.outputs), jnp.result_type(*arrays.values()))
         return call_back(self._evaluate, shape, arrays | known, x)
 
     def _differentiable(self) -> Callable[..., Array]:
@@ -123,7 +130,7 @@ class CalledBack:
 
         @partial(jax.custom_vjp, nondiff_argnums=(4,))
         def scores(own: Tree, others: Tree, x: Array, seed: Array, train: bool) -> Array:
-            shape = jax.ShapeDtypeStruct((len(x), *self.outputs), jnp.result_type(*own.values()))
+            shape = jax.ShapeDtypeStruct((_length(x), *self.outputs), jnp.result_type(*own.values()))
             return call_back(partial(self._forward, train), shape, own, others, x, seed)
 
         def forward(own: Tree, others: Tree, x: Array, seed: Array, train: bool) -> tuple[Array, Any]:
@@ -136,47 +143,46 @@ class CalledBack:
         scores.defvjp(forward, backward)
         return scores
 
-    def _forward(self, train: bool, own: Tree, others: Tree, x: np.ndarray, seed: np.ndarray) -> np.ndarray:
+    def _forward(self, train: bool, own: Tree, others: Tree, x: Tree, seed: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return self._call(train, _tensors(own), others, x, seed).numpy()
 
-    def _backward(
-        self, train: bool, own: Tree, others: Tree, x: np.ndarray, seed: np.ndarray, slope: np.ndarray
-    ) -> Tree:
+    def _backward(self, train: bool, own: Tree, others: Tree, x: Tree, seed: np.ndarray, slope: np.ndarray) -> Tree:
         tensors = {name: tensor.requires_grad_() for name, tensor in _tensors(own).items()}
         scores = self._call(train, tensors, others, x, seed)
         found = torch.autograd.grad(scores, list(tensors.values()), _tensor(slope), allow_unused=True)
         pairs = zip(tensors.items(), found, strict=True)
         return {name: np.zeros(one.shape, np.float32) if g is None else g.numpy() for (name, one), g in pairs}
 
-    def _statistics(self, arrays: Tree, x: np.ndarray) -> Tree:
+    def _statistics(self, arrays: Tree, x: Tree) -> Tree:
         with ONE_AT_A_TIME, torch.no_grad():
-            found = statistics(self.quiet, _tensors(arrays), (_tensor(x),))
+            found = statistics(self.quiet, _tensors(arrays), _tensors(x))
         return {name: one.numpy() for name, one in found.items()}
 
-    def _evaluate(self, arrays: Tree, x: np.ndarray) -> np.ndarray:
+    def _evaluate(self, arrays: Tree, x: Tree) -> np.ndarray:
         assert self.judged is not None
         with ONE_AT_A_TIME, torch.no_grad():
-            return _called(self.judged, _tensors(arrays), (_tensor(x),)).numpy()
+            return _called(self.judged, _tensors(arrays), _tensors(x)).numpy()
 
     def _call(self, train: bool, own: dict[str, Tensor], others: Tree, x: Any, seed: Any) -> Tensor:
         with seeded(int(seed)):
-            return _called(self.train if train else self.quiet, own | _tensors(others), (_tensor(x),))
+            return _called(self.train if train else self.quiet, own | _tensors(others), _tensors(x))
 
 
-def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adapter:
+def adapt(module: nn.Module, example: Tree, *, backend: str, seed: int) -> Adapter:
     """Return a PyTorch module as a function of its parameters and buffers; the module itself does not change.
 
     Args:
         module: The module. Its parameters without `requires_grad`, and its buffers, are frozen; those of batch
             normalisation are not used.
-        example: Some samples of one agent, (B, ...).
+        example: Some samples of one agent, (B, ...), or a dict of such arrays, which the module takes by name.
         backend: "jax" compiles the module by torchax; "callback" calls PyTorch back.
         seed: Not used: the module comes initialised.
 
     Raises:
         FedpdError: If torchax lacks an operation of the module, or a layer keeps statistics of single samples.
     """
+    check_names(module, example)
     measured = buffer_names(module)
     parameters = dict(module.named_parameters())
     buffers = {name: tensor for name, tensor in module.named_buffers() if name not in measured}
@@ -190,8 +196,8 @@ def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adap
         made = CalledBack(module, example)
     else:
         made = Compiled(module)
-        jax.eval_shape(partial(_try, made.quiet), start, example[:1])
-    random = trains_differently(module, np.asarray(example), is_double(example, start))
+        jax.eval_shape(partial(_try, made.quiet), start, jax.tree.map(lambda leaf: leaf[:1], example))
+    random = trains_differently(module, jax.tree.map(np.asarray, example), is_double(example, start))
     if random and isinstance(made, Compiled):
         jax.eval_shape(partial(_try, made.train), start, example)
     rule = Normalisation(partial(_statistics, made), partial(_evaluated, made)) if made.judged is not None else None
@@ -262,11 +268,15 @@ def _tensor(array: Any) -> Tensor:
     return tensor.long() if tensor.dtype == torch.int32 else tensor
 
 
-def _tensors(arrays: Tree) -> dict[str, Tensor]:
-    return {name: _tensor(array) for name, array in arrays.items()}
+def _tensors(arrays: Tree) -> Any:
+    return jax.tree.map(_tensor, arrays)
 
 
-def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
+def _length(x: Tree) -> int:
+    return len(jax.tree.leaves(x)[0])
+
+
+def _try(module: nn.Module, arrays: Tree, x: Tree) -> Array:
     """Return the scores; if the module fails, the error names the layer."""
     with _named_layers(module) as inside:
         try:
@@ -282,7 +292,7 @@ def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
             if isinstance(error, OperatorNotFound):
                 sentence = f"{where} uses an operation that torchax does not have: {reason}."
             else:
-                shape = f"for x of shape {tuple(x.shape)}"
+                shape = f"for x of shape {jax.tree.map(jnp.shape, x)}"
                 sentence = (
                     f"{where} cannot be compiled by torchax {shape}: {reason.rstrip('.')}. Check that it takes such x."
                 )

@@ -5,12 +5,12 @@ mean of the squares, which PyTorch normalises by in training; it stores n/(n - 1
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import first_line
 
 with extra("torch", "problems.network"):
@@ -22,14 +22,18 @@ BATCH_NORM = nn.modules.batchnorm._BatchNorm
 INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copied(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     """Return a deep copy of a module.
+
+    Args:
+        module: The module.
+        shared: Parameters and buffers that the copy has in common with the module, so that they need no memory.
 
     Raises:
         FedpdError: If it cannot be copied.
     """
     try:
-        return copy.deepcopy(module)
+        return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})
     except Exception as error:
         remedy = "Make the module anew, without tensors of an earlier call in its attributes"
         sentence = f"module = {type(module).__name__!r}: cannot be copied ({first_line(error)})"
@@ -53,8 +57,11 @@ def buffer_names(module: nn.Module) -> set[str]:
 
 
 def normalised_by_batch(module: nn.Module) -> nn.Module:
-    """Return a copy that normalises every batch by its own statistics, also after `eval()`, and keeps none."""
-    own = copied(module)
+    """Return a copy that normalises every batch by its own statistics, also after `eval()`, and keeps none.
+
+    It shares the module's parameters, so that large frozen ones need no memory: call it with `functional_call`.
+    """
+    own = copied(module, module.parameters())
     for layer in batch_norms(own).values():
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
@@ -78,7 +85,7 @@ def statistics(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any) ->
     Args:
         module: A module that is `normalised_by_batch`.
         tensors: Its parameters and other buffers by name.
-        inputs: The batch.
+        inputs: The batch; a dict is taken by name.
     """
     found: dict[str, list[Tensor]] = {}
 
@@ -90,7 +97,8 @@ def statistics(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any) ->
 
     hooks = [layer.register_forward_pre_hook(partial(note, name)) for name, layer in batch_norms(module).items()]
     try:
-        functional_call(module, dict(tensors), inputs)
+        arguments = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
+        functional_call(module, dict(tensors), *arguments)
     finally:
         for hook in hooks:
             hook.remove()

@@ -6,6 +6,7 @@ differentiates it. So JAX does not see what PyTorch does only in its backward pa
 and the `backward` of an autograd function. The losses agree, and the gradients differ.
 """
 
+import inspect
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.errors import warn
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra, warn
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import scope
 from fedpd.core import Array, Key, Problem, Tree
@@ -45,13 +45,38 @@ BY_ELEMENT = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MSELoss, nn.L1Loss, nn.Smooth
 BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 
 
+def arguments_of(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a module: the features alone, or the entries of a dict by name."""
+    return ((), dict(x)) if isinstance(x, Mapping) else ((x,), {})
+
+
+def check_names(module: nn.Module, x: Any) -> None:
+    """Refuse entries of features that a module does not take by name."""
+    if not isinstance(x, Mapping):
+        return
+    if "labels" in x:
+        refuse("entry of x", "labels", "are the targets, which fedpd gives to the loss", "Give them as y")
+    known = inspect.signature(module.forward).parameters
+    if any(one.kind == inspect.Parameter.VAR_KEYWORD for one in known.values()):
+        return
+    for name in x:
+        if name not in known:
+            rule = f"is no argument of {type(module).__name__}.forward, which takes {', '.join(known) or 'nothing'}"
+            refuse("entry of x", name, rule, "Leave it out, or rename it")
+
+
 def scores_of(found: Any) -> Tensor:
-    """Return the tensor that a module returned, or the `logits` of an object, such as Hugging Face's ModelOutput."""
-    scores = getattr(found, "logits", found)
+    """Return the tensor that a module returned, or the `logits` of an object or dict, as of Hugging Face's models."""
+    scores = unwrapped(found)
     if not isinstance(scores, Tensor):
-        rule = "must be a tensor, or an object with the tensor `logits`"
+        rule = "must be a tensor, or an object or dict with the tensor `logits`"
         refuse("output of the module", type(found).__name__, rule, "Return the scores alone")
     return scores
+
+
+def unwrapped(found: Any) -> Any:
+    """Return the `logits` of what a module returned, if it has any."""
+    return found.get("logits", found) if isinstance(found, Mapping) else getattr(found, "logits", found)
 
 
 def fitted(loss: nn.Module, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +144,7 @@ class Reference:
     """
 
     def __init__(self, module: nn.Module, double: bool) -> None:
-        self.module = _copied(module).cpu()
+        self.module = _copied(module, double)
         if double:
             self.module = self.module.double()
         self.dtype = next((one.dtype for one in self.module.parameters()), torch.get_default_dtype())
@@ -127,21 +152,24 @@ class Reference:
         self.buffers = {name: tensor.clone() for name, tensor in self.module.named_buffers()}
         self.unused = buffer_names(self.module)  # running averages, which fedpd does not use
 
-    def inputs(self, x: np.ndarray) -> Tensor:
+    def inputs(self, x: Tree) -> Any:
         """Return a batch as PyTorch takes it."""
+        return jax.tree.map(self._input, x)
+
+    def _input(self, x: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(np.array(x))
         if tensor.dtype == torch.uint8:
             return tensor.to(self.dtype) / 255
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor.long()
 
     def evaluate(
-        self, model: Mapping[str, Any], x: Tensor, loss: Callable[[Tensor], Tensor], *, train: bool, seed: int = 0
+        self, model: Mapping[str, Any], x: Any, loss: Callable[[Tensor], Tensor], *, train: bool, seed: int = 0
     ) -> Outcome:
         """Return one loss and one gradient. In evaluation, batches are still normalised by their own statistics.
 
         Args:
             model: The parameters that are trained, by name; the others stay.
-            x: The batch.
+            x: The batch; a dict is taken by name.
             loss: The scores -> a scalar.
             train: Whether as after `module.train()`, or as after `module.eval()`.
             seed: The seed of the random numbers.
@@ -152,7 +180,8 @@ class Reference:
             layer.train()
         with seeded(seed), torch.enable_grad():
             with Recorder() as recorder:
-                scores = scores_of(self.module(x))
+                args, named = arguments_of(x)
+                scores = scores_of(self.module(*args, **named))
             value = loss(scores)
             wanted = {name: tensor for name, tensor in self.parameters.items() if name in model}
             found: Any = [None] * len(wanted)
@@ -184,7 +213,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def trains_differently(module: nn.Module, x: np.ndarray, double: bool) -> bool:
+def trains_differently(module: nn.Module, x: Tree, double: bool) -> bool:
     """Return whether `module.train()` changes the module's scores or gradients on a batch, apart from batch statistics.
 
     Raises:
@@ -198,7 +227,7 @@ def trains_differently(module: nn.Module, x: np.ndarray, double: bool) -> bool:
         return _trains_differently(Reference(module, False), x)  # it converts to float32 itself
 
 
-def _trains_differently(reference: Reference, x: np.ndarray) -> bool:
+def _trains_differently(reference: Reference, x: Tree) -> bool:
     model = {name: tensor.detach().numpy() for name, tensor in reference.parameters.items() if tensor.requires_grad}
     if not model:
         return False
@@ -247,9 +276,13 @@ def _largest(array: np.ndarray) -> float:
     return float(finite.max(initial=0.0))
 
 
-def _copied(module: nn.Module) -> nn.Module:
-    """Return a copy of a module whose parameters have their gradient hooks, which PyTorch does not copy."""
-    own = copied(module)
+def _copied(module: nn.Module, double: bool) -> nn.Module:
+    """Return a copy of a module whose parameters have their gradient hooks, which PyTorch does not copy.
+
+    It shares frozen parameters with the module, unless they change to float64 or come to the CPU.
+    """
+    frozen = [one for one in module.parameters() if not one.requires_grad and one.device.type == "cpu"]
+    own = copied(module, () if double else frozen).cpu()
     for parameter, copy_of_it in zip(module.parameters(), own.parameters(), strict=True):
         for hook in (getattr(parameter, "_backward_hooks", None) or {}).values():
             copy_of_it.register_hook(hook)

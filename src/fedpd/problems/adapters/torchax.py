@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Array
 from fedpd.problems.adapters.torch_reference import is_random
 from fedpd.problems.layers import convolution, max_pool_of_images, product_by_rows
