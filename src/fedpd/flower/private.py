@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from flwr.common import serde as serde
     from flwr.common.constant import ErrorCode as ErrorCode
     from flwr.common.constant import SubStatus as SubStatus
-    from flwr.common.secure_aggregation.secaggplus_constants import Key as Key
     from flwr.proto import fab_pb2 as fab_pb2
     from flwr.proto import message_pb2 as message_pb2
     from flwr.proto import run_pb2 as run_pb2

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import LocalObjective, Method, Tree
 from fedpd.core.dp_sgd import DPSGD, SystemDPSGD
 from fedpd.engine.measure.costs import run_exchange
