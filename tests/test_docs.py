@@ -386,7 +386,6 @@ CHECKS = (
     conformance.test_it_compiles_once,
     conformance.test_resume_equals_uninterrupted,
     conformance.test_agent_by_agent_with_serialised_messages_is_the_simulation,
-    conformance.test_padding_and_pytrees_change_nothing,
     conformance.test_everyone_present_is_full_participation,
 )
 
@@ -402,7 +401,7 @@ def test_the_skeleton_conforms(
     settings = {"momentum": 0.5, "oracle": conformance.GD}
     row = conformance.Row(partial(fedavgm, **settings), bad=settings | {"momentum": 1})
     monkeypatch.setitem(conformance.ROWS, "skeleton", row)
-    available = {"name": "skeleton", "runs": runs, "tmp_path": tmp_path, "padded": conformance.padded_problem()}
+    available = {"name": "skeleton", "runs": runs, "tmp_path": tmp_path}
     check(**{name: available[name] for name in inspect.signature(check).parameters})
 
 

@@ -16,6 +16,7 @@ MANY = problems.from_losses(
     lambda x, rows: (rows["a"] @ x - rows["b"]) ** 2 / 2,
     {"a": np.random.default_rng(0).standard_normal((4, 6, 3)), "b": np.random.default_rng(1).standard_normal((4, 6))},
     np.zeros(3),
+    check=False,
 )
 
 

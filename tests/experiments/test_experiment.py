@@ -242,3 +242,28 @@ def test_a_file_writes_epochs_schedules_and_momentum() -> None:
 def test_wrong_local_work_in_a_file(oracle: dict[str, Any], message: str) -> None:
     with pytest.raises(FedpdError, match=message):
         calls.build_algorithm({"name": "fedavg", "oracle": {"name": "sgd"} | oracle}, rounds=40)
+
+
+ABSENT = """# About this file.
+
+# Data: Make them with a program
+# and put them here.
+
+[problem]
+name = "network"
+model = "MLP"
+data = { name = "leaf", train = "no/such/folder" }
+
+[run]
+rounds = 1
+
+[[algorithm]]
+name = "fedavg"
+oracle = { name = "gd", step = 0.1, iterations = 1 }
+"""
+
+
+def test_missing_data_say_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "file.toml").write_text(ABSENT, encoding="utf-8")
+    with pytest.raises(FedpdError, match=r"no such file or folder\. .* Make them with a program and put them here\.$"):
+        experiment.load(tmp_path / "file.toml")

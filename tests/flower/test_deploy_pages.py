@@ -50,7 +50,7 @@ def test_the_page_about_several_machines_runs_as_printed(tmp_path: Path, monkeyp
     page = DOCS / "deploy" / "machines.md"
     monkeypatch.chdir(tmp_path)
     Path("sites.toml").write_text(blocks(page, "toml")[0])
-    first, second, _ = blocks(page, "sh")
+    first, _, _, second, _ = blocks(page, "sh")  # the others copy kits to machines
     assert "nginx.conf" in run_lines(first, monkeypatch)
     monkeypatch.setattr("socket.getaddrinfo", no_address)
     said = run_lines(second, monkeypatch)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,14 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.cli import flower_superexec as _superexec  # noqa: F401 - a function; the tests want its module
 from flwr.supercore.retry import http_retry
-from flwr.supernode import start_client_internal
+from flwr.supercore.superexec.executor import subprocess_executor
+from flwr.superlink import main as superlink_main
+from flwr.superlink.routers.fleet import router as fleet_router
+from flwr.supernode import fleet_http_connection, start_client_internal
+from flwr.supernode.cli import flower_supernode as _supernode  # noqa: F401
 
 from fedpd.flower import private
 
@@ -32,7 +39,10 @@ CALLS = {
     "pull_task_input": ["*"],
     "push_message": ["*", "*", "*"],
     "push_task_output": ["*", "*", "*", "*"],
+    "try_obtain_flwr_app_token": ["*"],
     "validate_and_resolve_root_certificates": ["*", "*"],
+    "authenticate_node": ["*"],
+    "get_linkstate": ["*"],
 }
 
 
@@ -52,8 +62,7 @@ def test_the_proto_messages_and_the_readers_are_those_of_one_message() -> None:
     for name in ("message", "context", "run", "fab"):
         assert callable(getattr(private.serde, f"{name}_to_proto"))
         assert callable(getattr(private.serde, f"{name}_from_proto"))
-    request = private.ActivateNodeRequest(public_key=b"", heartbeat_interval=1.0)
-    assert request.heartbeat_interval == 1.0
+    assert private.ActivateNodeRequest(public_key=b"key").public_key == b"key"
     assert {"task_id", "run_id", "node_id"} <= set(vars(type(private.TaskIdentity))) | set(vars(private.TaskIdentity))
 
 
@@ -126,3 +135,42 @@ def test_no_other_file_imports_a_private_name() -> None:
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             found += [(path.name, name) for name in names if str(name).startswith("flwr") and name not in PUBLIC]
     assert {name for name, _ in found} == {"private.py"}, found
+
+
+def test_a_supernode_connects_by_the_names_that_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(fleet_http_connection.http_request_response)
+    for name, call in (
+        ("FleetHttpClient", "FleetHttpClient.from_server_address("),
+        ("make_simple_http_retry_invoker", "make_simple_http_retry_invoker()"),
+        ("HeartbeatSender", "HeartbeatSender(send_node_heartbeat)"),
+        ("flwr_exit", "flwr_exit("),
+    ):
+        assert call in source
+        monkeypatch.setattr(fleet_http_connection, name, None)
+    private.replace_in_connection(flwr_exit=7, HeartbeatSender=8)
+    assert (fleet_http_connection.flwr_exit, fleet_http_connection.HeartbeatSender) == (7, 8)
+
+
+def test_a_supernode_makes_its_server_by_the_function_that_is_replaced() -> None:
+    made = inspect.getsource(sys.modules["flwr.supernode.cli.flower_supernode"]._start_supernode_http_api)
+    assert "from flwr.supernode.main import (" in made
+    assert "superexec_auth_secret=config.superexec_auth_secret" in made
+    started = inspect.getsource(sys.modules["flwr.supercore.cli.flower_superexec"].flower_superexec)
+    assert "superexec_auth_secret=superexec_auth_secret" in started
+
+
+def test_a_superexec_starts_programs_by_its_module_subprocess() -> None:
+    tree = ast.parse(inspect.getsource(subprocess_executor))
+    used = {
+        n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "subprocess"
+    }
+    assert used == {"Popen", "DEVNULL"}
+    assert '"--token",' in inspect.getsource(subprocess_executor)
+
+
+def test_a_superlink_takes_replies_by_the_functions_that_are_replaced() -> None:
+    source = inspect.getsource(fleet_router)
+    for name in ("push_messages", "push_object"):
+        assert f"fleet_handlers.{name}(request=request, state=state)" in source
+    assert "extensions.configure_app(fastapi_app)" in inspect.getsource(superlink_main)
+    inspect.signature(SqlLinkState._cleanup_push_session).bind(None, "session", cleanup_messages=True)

@@ -106,7 +106,7 @@ def agrees(problem: Problem, make: Callable[[], nn.Module], own: Agents, loss: A
         np.testing.assert_allclose(run.model[name], tensor.detach().numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.slow), "callback"])
 def test_a_dict_of_features_is_given_by_name(backend: Any) -> None:
     own = labelled(sizes=(5, 8))
     problem = problems.network(masked(), data.from_arrays(own, own), backend=backend)
@@ -142,9 +142,8 @@ class Rows(torch.utils.data.Dataset):
         return inputs | {"labels": torch.tensor(int(y) if (y := self.samples["y"][i]).ndim == 0 else y)}
 
 
-@pytest.mark.parametrize(
-    "make", [masked, pytest.param(gpt2, marks=pytest.mark.slow), pytest.param(bert, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [masked, gpt2, bert])
 def test_torch_clients_on_flower_are_those_of_the_simulation(make: Any) -> None:
     own = following() if make is gpt2 else labelled()
     agents = data.from_arrays(own, own, classes=False if make is gpt2 else None)

@@ -17,7 +17,7 @@ from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import Recorded, read_all
 from fedpd.report.figures import FORMATS, MARK, MARKS
 from fedpd.report.page_data import facts, page_data, thinned
-from fedpd.report.pages import page_of
+from fedpd.report.pages import experiment_targets, flat, page_of
 from tests.report.recordings import diverging, entry, history, record
 
 NASTY = "</script><script>window.hurt = 1</script><b>&amp;"
@@ -306,3 +306,23 @@ def test_quantities_are_said_in_plain_words() -> None:
     assert plain["test_accuracy"] == "Accuracy on all test samples. Higher is better."
     assert plain["mae"] == ""
     assert not any("‖" in words or "∇" in words for words in plain.values())
+
+
+def test_a_setting_has_one_key() -> None:
+    assert flat({"eta": 0.1, "oracle": {"name": "gd", "step": 0.2}}) == {
+        "eta": "0.1", "oracle.name": "gd", "oracle.step": "0.2",
+    }  # fmt: skip
+    assert flat("my own method") == {"settings": "my own method"}
+
+
+@pytest.mark.parametrize(
+    ("run", "asked"),
+    [
+        ("until = { loss = 0.5 }", {"loss": 0.5}),
+        ('record = ["accuracy"]', {"test_accuracy": None}),
+        ("", {}),
+    ],
+)
+def test_a_page_begins_with_what_the_file_asks_for(run: str, asked: dict[str, float | None]) -> None:
+    one = record(entry("FedPD", 0.1))._replace(asked={}, text=f"[run]\nrounds = 3\n{run}\n")
+    assert experiment_targets([one]) == asked

@@ -237,3 +237,23 @@ def test_names_stand_at_the_ends_of_curves_and_ticks_do_not_overlap(open_page: O
     ticks.sort(key=lambda box: box["x"])
     assert len(ticks) >= 2
     assert all(left["x"] + left["width"] < right["x"] for left, right in pairwise(ticks))
+
+
+def test_many_runs_are_filtered_sorted_and_drawn(open_page: Open) -> None:
+    page = open_page("many")
+    texts = "all => all.map(r => [...r.cells].map(c => c.innerText.trim()))"
+    assert len(page.eval_on_selector_all("#all-runs tbody tr", texts)) == len(MANY)
+    page.fill("#filter", "method 3")
+    found = page.eval_on_selector_all("#all-runs tbody tr", texts)
+    assert {row[0] for row in found} == {one.label for one in MANY if "3" in one.label}
+    page.click("#only")
+    assert curves(page) == len(found) == 12
+    page.click("#all-runs th:has-text('stationarity')")
+    values = [float(row[-7]) for row in page.eval_on_selector_all("#all-runs tbody tr", texts)]
+    assert values == sorted(values)
+    page.click("#all-runs tbody tr:first-child input")
+    assert curves(page) == 11
+
+
+def test_few_runs_have_no_table_of_all_runs(open_page: Open) -> None:
+    assert not open_page("few").is_visible("#runs")

@@ -9,7 +9,7 @@ import pytest
 from tree_math import Vector
 
 from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate, transforms
-from fedpd.transforms._attacks import Marked
+from fedpd.transforms._attacks import Attributed
 
 MESSAGES = np.array([[1.0, 2.0], [3.0, 4.0], [1e9, -1e9], [5.0, 6.0], [0.0, 0.0]], np.float32)
 SENT: Any = np.array([True, True, True, False, True])
@@ -127,7 +127,7 @@ def test_a_little_is_the_others_mean_minus_deviations() -> None:
     mean: Any = attack.exchanges()[0].mean
     messages = np.array([[1.0], [3.0], [5.0], [7.0]], np.float32)
     attackers: Any = np.array([False, False, False, True])
-    marked = Marked(Vector(messages), attackers)
+    marked = Attributed(Vector(messages), attackers)
     expected = (1 + 3 + 5 + 3 - 1.5 * np.sqrt(8 / 3)) / 4
     np.testing.assert_allclose(mean(marked, ALL(4, bool)).tree, [expected], rtol=1e-6)
     assert np.isfinite(simulate(attack, PROBLEM, rounds=3).model).all()

@@ -162,9 +162,7 @@ def test_what_is_refused() -> None:
         "is wrapped already": lambda: transforms.wrap(
             transforms.wrap(fedavg, up=transforms.quantize(8)), personal=is_bias
         ),
-        "delivers a model of its own": lambda: transforms.wrap(
-            algorithms.fedacg(oracle=GD, beta=0.0, momentum=0.5), personal=is_bias
-        ),
+        "delivers a model of its own": lambda: transforms.wrap(algorithms.fedacg(oracle=GD), personal=is_bias),
         "metrics_agents": lambda: simulate(
             transforms.wrap(fedavg, personal=is_bias), problem(), rounds=1, metrics_agents=2
         ),

@@ -1,4 +1,4 @@
-"""The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe."""
+"""The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe, MPR-SGD and STEM."""
 
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ class BesidePersonalModels(Method):
 
 
 class AveragedState(Method):
-    """Agents send their whole state and receive its mean; the server keeps the model. States have a field x."""
+    """MPR-SGD, STEM and PR-SPIDER: agents send and receive their whole state, two vectors; the server keeps x."""
 
     def send(self, agent: Any) -> Any:
         return agent

@@ -1,4 +1,7 @@
-"""The common parts of FedNova and FedExP: agents send the change of their local model and one number."""
+"""The common parts of FedNova and FedExP: agents send the change of their local model and one number.
+
+FedNova, FedCM and FedDC also read mean gradients off these changes, and need the lengths of the local steps.
+"""
 
 from typing import Any, NamedTuple
 

@@ -61,7 +61,7 @@ from fedpd.algorithms._memory_agents import (
     with_outcome,
 )
 from fedpd.algorithms._memory_server import (
-    Newest,
+    NewestRow,
     Rows,
     Rules,
     Server,
@@ -196,7 +196,7 @@ def later_server_step(
     slot = before.number % len(place)
     dual = before.dual + (xbar - v) / in_precision_of(v, before.eta)
     rows = append(before.rows, slot, v, xbar, dual, numbers)
-    heard = Newest(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
+    heard = NewestRow(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
     server, c, A = next_server(before, rows, heard, rules, jnp.bool_(True))
 
     descent, begins = notice_stall(server.own, A[slot, slot], server.lowest <= 0, rules.patience)

@@ -44,7 +44,7 @@ from fedpd.algorithms._memory_agents import (
     with_outcome,
 )
 from fedpd.algorithms._memory_server import (
-    Newest,
+    NewestRow,
     Rows,
     Rules,
     Server,
@@ -203,7 +203,7 @@ def later_server_step(server: Server[Sums], mean: Mean, mixes: bool, rules: Rule
     heard = server.own.heard + q
     share = heard / (k + 1.0)
     answer = row(server.rows.duals, before) + mean.turned
-    newest = Newest(answer, bent, numbers.curvature, numbers.size, q * numbers.moved, share)
+    newest = NewestRow(answer, bent, numbers.curvature, numbers.size, q * numbers.moved, share)
     server, c, _ = next_server(server, rows, newest, rules, jnp.asarray(mixes) & (share >= LEAST))
     return server._replace(own=Sums(bent, heard)), c
 

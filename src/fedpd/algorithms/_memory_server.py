@@ -1,7 +1,7 @@
 """The server of FedPD-M: its memory, and how it goes from one round to the next.
 
 `_memory.py`, where all agents are present, and `_memory_absent.py`, where some may be absent, differ in how they append
-a row. Everything after that is here.
+a row. Everything after that is here, with the rules for the weights c, s and eta.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -137,7 +137,7 @@ class Server(NamedTuple, Generic[Own]):
     own: Own  # what only one of the two forms needs
 
 
-class Newest(NamedTuple):
+class NewestRow(NamedTuple):
     """The numbers that agents send about the newest row, beside the row.
 
     Attributes:
@@ -189,7 +189,7 @@ def first_server(server: Server[Own], dual: Vector, curvature: Array, eta: float
 
 
 def next_server(
-    server: Server[Own], rows: Rows, heard: Newest, rules: Rules, beyond: Array
+    server: Server[Own], rows: Rows, heard: NewestRow, rules: Rules, beyond: Array
 ) -> tuple[Server[Own], Array, Array]:
     """Return the server that has mixed its rows and chosen the next s and eta; the weights c; and A without nu.
 

@@ -15,6 +15,7 @@ The paper lets C of N agents take part; here all do (C = N). Its range for eta i
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -131,7 +132,7 @@ class Tamuna(Method):
     def skip_probability(self, r: Any) -> Any:
         return None if isinstance(self.p, float) and self.p == 0 else self.p
 
-    def check_agents(self, agents: int) -> None:
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
         if self.agents != agents:
             rule = f"must be {agents}, the number of agents, of which each sends its own coordinates"
             refuse("agents", self.agents, rule, f"Give tamuna(agents={agents}, ...)")

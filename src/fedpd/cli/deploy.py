@@ -103,7 +103,7 @@ def down(folder: Dir = FEDERATION) -> None:
 def status(folder: Dir = FEDERATION) -> None:
     """Show which processes of a federation run, and what to do about the others.
 
-    The exit code is 1 if one of them does not run.
+    With the kit of a server, also which clients it sees online. The exit code is 1 if a process or a client is missing.
     """
     with extra("flower", "fedpd status"):
         import psutil as _  # noqa: F401
@@ -111,7 +111,15 @@ def status(folder: Dir = FEDERATION) -> None:
     from fedpd.cli.terminal import show_lines
     from fedpd.flower import local
     from fedpd.flower.local.federation import describe
+    from fedpd.flower.local.membership import is_server
+    from fedpd.flower.local.server_checks import examine_processes
 
+    if is_server(folder):
+        findings = list(examine_processes(folder))
+        show_lines("\n".join(f"{found.what}: {found.found}" for found in findings))
+        if not all(found.good for found in findings):
+            raise typer.Exit(1)
+        return
     federation = local.read(folder.absolute())
     if federation is None:
         refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give its folder")

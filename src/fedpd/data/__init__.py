@@ -2,6 +2,8 @@
 
 from fedpd.data.characters import characters
 from fedpd.data.csv import csv
+from fedpd.data.datasets import from_datasets
+from fedpd.data.digits import digits
 from fedpd.data.dirichlet import dirichlet
 from fedpd.data.division import by_classes, by_dirichlet, by_noise, by_quantity, by_rotation, by_shards, iid
 from fedpd.data.federated import Federated, Samples, from_arrays
@@ -20,7 +22,7 @@ from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
 # The functions that an experiment file may call for its data.
-LOADERS = ("characters", "csv", "dirichlet", "hub", "leaf", "npz", "parquet")
+LOADERS = ("characters", "csv", "digits", "dirichlet", "hub", "leaf", "npz", "parquet")
 # The rules by which `partition` and `npz` divide samples among agents.
 RULES = ("iid", "by_dirichlet", "by_classes", "by_shards", "by_quantity", "by_noise", "by_rotation")
 
@@ -46,8 +48,10 @@ __all__ = [
     "characters",
     "csv",
     "describe",
+    "digits",
     "dirichlet",
     "from_arrays",
+    "from_datasets",
     "from_rows",
     "hub",
     "iid",

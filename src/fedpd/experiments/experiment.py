@@ -26,6 +26,7 @@ the functions and keys from the code, so that the file and the Python interface 
 names the user's own code, in a module beside the file or on Python's path (`fedpd.experiments.own_code`).
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -155,7 +156,15 @@ def load(path: Path, on_code: OnCode | None = None) -> Experiment:
     try:
         return parse(text, beside_of(path), on_code)
     except FedpdError as error:
-        raise FedpdError(f"{path}: {error}") from None
+        raise FedpdError(f"{path}: {error}{_where_data_are(text, error)}") from None
+
+
+def _where_data_are(text: str, error: FedpdError) -> str:
+    """Return the comment "# Data: ..." of a file whose data are missing, which says where they are."""
+    found = re.search(r"^# Data: (.+(?:\n# .+)*)", text, re.MULTILINE)
+    if found is None or "there is no such file" not in str(error):
+        return ""
+    return " " + found[1].replace("\n#", "")
 
 
 def beside_of(path: Path) -> Path:

@@ -28,6 +28,7 @@ CHECKPOINTS, HISTORY, MODEL, BEST, LOG = (
     "log.txt",
 )
 ELAPSED = "elapsed"  # the seconds at each row, in a checkpoint
+BY_CLIENT = "client"  # the prefix of each client's own values at the newest evaluation
 TORCH = "torch"  # the framework of models that are loaded as tensors
 
 
@@ -42,6 +43,8 @@ class Progress(NamedTuple):
         versions: The versions of the packages at the server.
         elapsed: The seconds at each row; NaN if they are not known.
         replies: By the clients' names, the number of the last communication to which each replied; 0 if there is none.
+        by_client: By the clients' names, what each measured at the newest evaluation on its own data, such as
+            test_accuracy; nothing if clients send sums only.
     """
 
     label: str
@@ -51,6 +54,7 @@ class Progress(NamedTuple):
     versions: Mapping[str, str]
     elapsed: np.ndarray
     replies: Mapping[str, int]
+    by_client: Mapping[str, Mapping[str, float]]
 
 
 def is_federation(folder: Path) -> bool:
@@ -64,16 +68,25 @@ def read_progress(folder: Path) -> Progress:
     Raises:
         FedpdError: The folder has no intact checkpoint.
     """
-    found = checkpoint.peek(folder / CHECKPOINTS, "history.", ELAPSED)
+    found = checkpoint.peek(folder / CHECKPOINTS, "history.", f"{BY_CLIENT}.", ELAPSED)
     if found is None or "label" not in found[1]:
         raise FedpdError(f"{folder}: it has no checkpoint of a federation that can be read. Start the run again.")
     arrays, meta = found
-    history = {name.removeprefix("history."): column for name, column in arrays.items() if name != ELAPSED}
+    history, own = _columns(arrays, "history."), _columns(arrays, f"{BY_CLIENT}.")
     done = int(history["round"][-1])
     ended = (folder / MODEL).is_file() and checkpoint.read(folder / MODEL, checkpoint.NOTHING)[1].get("rounds") == done
     rounds = done if ended else max(meta["rounds"], done)
     replies = {name: number + 1 for name, number in zip(meta["names"], meta["counted"], strict=True)}
-    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"], arrays[ELAPSED], replies)
+    each = {
+        name: {column: float(values[i]) for column, values in own.items() if np.isfinite(values[i])}
+        for i, name in enumerate(meta["names"])
+    }
+    kept = meta["label"], meta["seed"], rounds, history, meta["versions"], arrays[ELAPSED], replies
+    return Progress(*kept, each if own else {})
+
+
+def _columns(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): column for name, column in arrays.items() if name.startswith(prefix)}
 
 
 def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mapping[str, Any]) -> None:

@@ -73,6 +73,7 @@ class Record(NamedTuple):
         versions: The versions of the packages, and the machine.
         edited: Whether the experiment file was edited after the run, so that the results are those of an earlier text.
         replies: For a federation, the number of the last communication to which each client replied, by its name.
+        by_client: For a federation, what each client measured on its own data at the newest evaluation, by its name.
         asked: The quantity that the runs were compared by, with its target (None: there is none); {}: it is not known.
     """
 
@@ -86,6 +87,7 @@ class Record(NamedTuple):
     versions: Mapping[str, str] | None = None
     edited: bool = False
     replies: Mapping[str, int] | None = None
+    by_client: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     asked: Mapping[str, float | None] = MappingProxyType({})
 
     @property
@@ -172,7 +174,7 @@ def _federation(folder: Path) -> Record:
     found = federated.read_progress(folder)
     entry = Entry(found.label, (Recorded(found.seed, found.history, found.elapsed),), found.rounds)
     kept = folder.resolve().name, (entry,), (found.seed,), found.rounds
-    return Record(*kept, versions=found.versions, replies=found.replies)
+    return Record(*kept, versions=found.versions, replies=found.replies, by_client=found.by_client)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:

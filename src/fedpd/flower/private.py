@@ -22,16 +22,20 @@ if TYPE_CHECKING:
     from flwr.clientapp.client_app import LoadClientAppError as LoadClientAppError
     from flwr.clientapp.utils import get_load_client_app_fn as get_load_client_app_fn
     from flwr.common import serde as serde
+    from flwr.common.args import try_obtain_flwr_app_token as try_obtain_flwr_app_token
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
     from flwr.common.constant import ErrorCode as ErrorCode
     from flwr.common.constant import SubStatus as SubStatus
     from flwr.proto import fab_pb2 as fab_pb2
     from flwr.proto import message_pb2 as message_pb2
     from flwr.proto import run_pb2 as run_pb2
     from flwr.proto.fleet_pb2 import ActivateNodeRequest as ActivateNodeRequest
-    from flwr.proto.fleet_pb2 import DeactivateNodeRequest as DeactivateNodeRequest
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest as AcquireTaskRequest
     from flwr.supercore import log as log
     from flwr.supercore.cli import flower_superexec as flower_superexec
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER as FLEET_HTTP_PUBLIC_KEY_HEADER
     from flwr.supercore.fab import Fab as Fab
+    from flwr.supercore.heartbeat import HeartbeatFailure as HeartbeatFailure
     from flwr.supercore.heartbeat import HeartbeatSender as HeartbeatSender
     from flwr.supercore.heartbeat import make_task_heartbeat_fn_http as make_task_heartbeat_fn_http
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects as get_all_nested_objects
@@ -42,11 +46,15 @@ if TYPE_CHECKING:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor as RuntimeVersionHttpInterceptor
     from flwr.supercore.logger import update_console_handler as update_console_handler
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes as public_key_to_bytes
+    from flwr.supercore.protobuf.client import ProtobufRequestContext as ProtobufRequestContext
     from flwr.supercore.retry import make_simple_http_retry_invoker as make_simple_http_retry_invoker
     from flwr.supercore.run import Run as Run
     from flwr.supercore.runtime import RuntimeHttpClient as RuntimeHttpClient
     from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
     from flwr.supercore.tls import validate_and_resolve_root_certificates as validate_and_resolve_root_certificates
+    from flwr.superlink.cli import flower_superlink as flower_superlink
+    from flwr.superlink.dependencies.linkstate import get_linkstate as get_linkstate
+    from flwr.superlink.routers.fleet.node_auth import authenticate_node as authenticate_node
     from flwr.supernode.cli.flower_supernode import flower_supernode as flower_supernode
     from flwr.supernode.cli.flwr_clientapp import _parse_args_run_flwr_clientapp as _parse_args_run_flwr_clientapp
     from flwr.supernode.fleet_http_client import FleetHttpClient as FleetHttpClient
@@ -110,3 +118,74 @@ def watch_answers(look: Callable[[httpx.Response], None]) -> None:
         return answer
 
     setattr(NodeAuthHttpInterceptor, "intercept", watched)  # noqa: B010 - mypy: a method is not assigned
+
+
+def replace_in_connection(**names: Any) -> None:
+    """Replace names in the module with which a SuperNode connects to its server.
+
+    It makes its client by `FleetHttpClient.from_server_address`, its retries by `make_simple_http_retry_invoker`, its
+    heartbeats by `HeartbeatSender`, and calls `flwr_exit` if the server does not admit it.
+    """
+    from flwr.supernode import fleet_http_connection
+
+    for name, replacement in names.items():
+        setattr(fleet_http_connection, name, replacement)
+
+
+def protect_runtime(secret: bytes) -> None:
+    """Make a SuperNode give work only to a SuperExec that signs with this secret."""
+    from flwr.supernode import main
+
+    create_app: Callable[..., Any] = main.create_app
+
+    def protected(state_factory: Any = None, superexec_auth_secret: bytes | None = None) -> Any:
+        return create_app(state_factory, superexec_auth_secret or secret)
+
+    setattr(main, "create_app", protected)  # noqa: B010 - mypy: a function of another type
+
+
+def set_superexec(secret: bytes | None, launcher: Any) -> None:
+    """Make a SuperExec sign with a secret, and start programs by an object in place of the module `subprocess`."""
+    import sys
+
+    from flwr.supercore.cli import flower_superexec as _  # noqa: F401 - the package has a function of this name
+    from flwr.supercore.superexec.executor import subprocess_executor
+
+    program: Any = sys.modules["flwr.supercore.cli.flower_superexec"]
+    run: Callable[..., None] = program.run_superexec
+
+    def run_with_secret(**options: Any) -> None:
+        run(**(options | {"superexec_auth_secret": options["superexec_auth_secret"] or secret}))
+
+    program.run_superexec = run_with_secret
+    setattr(subprocess_executor, "subprocess", launcher)  # noqa: B010 - mypy: a module has no such type
+
+
+Handler = Callable[..., Any]
+
+
+def change_superlink(
+    messages: Callable[[Handler], Handler], objects: Callable[[Handler], Handler], routes: dict[str, Handler]
+) -> None:
+    """Change how a SuperLink takes replies and their objects, and let it answer GET at further paths.
+
+    Both handlers have the keyword arguments `request` and `state`.
+    """
+    from flwr.superlink import extensions
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    handlers: Any = fleet_handlers
+    handlers.push_messages, handlers.push_object = messages(handlers.push_messages), objects(handlers.push_object)
+    configure = extensions.configure_app
+
+    def with_routes(app: Any) -> None:
+        configure(app)
+        for path, handler in routes.items():
+            app.get(path)(handler)
+
+    extensions.configure_app = with_routes
+
+
+def delete_reply(state: Any, session: str) -> None:
+    """Delete a reply whose objects have not all come, so that nobody waits for the rest."""
+    state._cleanup_push_session(session, cleanup_messages=True)

@@ -85,6 +85,10 @@ def torch_local(
     losses = TorchLosses(module, loss, dataset, loader)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
     _check_batch(losses, rows[: min(size, FEW)])
+    if correct is None and test is not None and isinstance(loss, nn.BCELoss):
+        rule = "needs probabilities, and fedpd takes one output for a logit, so that its accuracies would be wrong"
+        remedy = "Use nn.BCEWithLogitsLoss() without a sigmoid, or give `correct`"
+        refuse("loss", "BCELoss", rule, f"{remedy}, e.g. lambda p, y: (p.flatten() > 0.5) == (y.flatten() > 0.5)")
     if correct is None and test is not None and _predicts_classes(losses, rows[size : size + CHUNK]):
         correct = predicts_target
     judge = None if correct is None else losses.judged("correct", correct)

@@ -1,5 +1,6 @@
 """Classification with a module of PyTorch, flax, equinox or haiku: the model is the module's trained parameters."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import choice, refuse
+from fedpd.base.checks import FedpdError, check_takes, choice, refuse
+from fedpd.base.precision import is_double, scope
 from fedpd.base.process import use_cores
 from fedpd.base.typed import explained
 from fedpd.core import Array, Key, Problem, Tree
@@ -28,6 +30,8 @@ from fedpd.problems.modules import (
     plain_losses,
 )
 
+Augment = Callable[[Key, Tree], Tree]  # (key, x (B, ...)) -> x
+
 
 @explained
 def network(
@@ -36,6 +40,7 @@ def network(
     *,
     loss: Loss | Any = None,
     trainable: Trainable | None = None,
+    augment: Augment | None = None,
     backend: Literal["jax", "callback"] = "jax",
     precision: Literal["float32", "bfloat16"] = "float32",
     seed: int = 0,
@@ -53,7 +58,8 @@ def network(
 
     Args:
         module: Returns scores (B, K) of x (B, ...), or one logit (B, 1) for two classes. A PyTorch nn.Module, which may
-            also return an object with `logits`. A flax.linen module whose __call__ takes (x) or (x, train). A flax.nnx
+            also return an object or a dict with `logits`; it takes an x that is a dict, such as {"input_ids": ...,
+            "attention_mask": ...}, by name. A flax.linen module whose __call__ takes (x) or (x, train). A flax.nnx
             module. An equinox module, which takes one sample and, for random layers, `key`; with
             eqx.nn.BatchNorm also the state. haiku's `hk.transform` of a function of (x) or (x, train), or
             `hk.transform_with_state` of a function of (x, train).
@@ -63,6 +69,8 @@ def network(
         trainable: (path of a parameter, such as "Dense_0/kernel") -> whether it is trained. The other arrays are
             frozen: all agents share them, and they are never sent. None: all are trained, in PyTorch those with
             `requires_grad`.
+        augment: (key, x (B, ...)) -> x of the same shape, in JAX: changes a batch in training, never where fedpd
+            measures. The key comes from (seed, round, agent, step). uint8 features are numbers in [0, 1] already.
         backend: For PyTorch: "jax" compiles the module with torchax. "callback" runs it in PyTorch, which is slower and
             works for every module. See `check`.
         precision: "bfloat16" computes the scores and their gradient in bfloat16. Models, duals, messages and losses
@@ -90,9 +98,10 @@ def network(
     library, few = library_of(module), example_samples(data)
     own = _loss(loss)
 
-    def build(backend: str, precision: str) -> Problem:
+    def build(backend: str, precision: str, change: Augment | None = None, check: bool = check) -> Problem:
         adapter = adapted(library, module, few["x"], backend=backend, seed=seed)
         adapter = _in_bfloat16(adapter, backend) if precision == "bfloat16" else adapter
+        adapter = adapter if change is None else _augmented(adapter, change)
         function = function_of(library, module, adapter, trainable)
         return classify(
             function.apply,
@@ -109,16 +118,55 @@ def network(
             plain=plain_losses(function, lambda scores, batch: own(scores, batch["y"])),
         )
 
+    def compared(problem: Problem, again: Callable[[], Problem] | None) -> Problem:
+        batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
+        if precision == "bfloat16":
+            confirmed(module, build(backend, "float32"), batch, loss, backend=backend, again=None)
+            return problem
+        return confirmed(module, problem, batch, loss, backend=backend, again=again)
+
+    chosen = [backend]
+
+    def again() -> Problem:
+        chosen[0] = "callback"
+        return build("callback", precision)
+
     with explained_indices(module):
         problem = build(backend, precision)
-    if not check or not is_torch(library):
+        if check and is_torch(library):
+            problem = compared(problem, again if backend == "jax" else None)
+    if augment is None:
         return problem
-    batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
-    if precision == "bfloat16":
-        confirmed(module, build(backend, "float32"), batch, loss, backend=backend, again=None)
-        return problem
-    again = partial(build, "callback", precision) if backend == "jax" else None
-    return confirmed(module, problem, batch, loss, backend=backend, again=again)
+    _check_augment(augment, few["x"])  # the library, with which the problem was compared, does not know of it
+    return build(chosen[0], precision, augment, False)
+
+
+def _check_augment(augment: Any, x: Tree) -> None:
+    """Refuse an augmentation that does not return features of the shape and type that it gets."""
+    remedy = "Give e.g. lambda key, x: jnp.where(jax.random.bernoulli(key, shape=(len(x), 1, 1)), x, x[:, :, ::-1])"
+    check_takes("augment", augment, 2, "Write it as a function of (key, x)")
+    given = jax.tree.map(lambda leaf: leaf / np.float32(255) if leaf.dtype == np.uint8 else leaf, x)
+    with scope(is_double(given)):
+        wanted = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), given)
+        try:
+            found = jax.eval_shape(augment, jax.random.key(0), wanted)
+        except Exception as error:
+            raise FedpdError(f"augment fails for x of shape {jax.tree.map(np.shape, x)}: {error}. {remedy}.") from error
+    one, other = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (found, wanted))
+    if one != other:
+        refuse("result of augment", one, f"must be {other}, as x", remedy)
+
+
+def _augmented(adapter: Adapter, augment: Augment) -> Adapter:
+    """Return a module that trains on augmented features, and is measured on the features themselves."""
+    return adapter._replace(scores=partial(_scores_of_augmented, adapter, augment), random=True)
+
+
+def _scores_of_augmented(adapter: Adapter, augment: Augment, parameters: Tree, x: Tree, key: Key | None) -> Array:
+    if key is None:
+        return adapter.scores(parameters, x, None)
+    first, second = jax.random.split(key)
+    return adapter.scores(parameters, augment(first, x), second if adapter.random else None)
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:
@@ -132,17 +180,20 @@ def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:
     return adapter._replace(scores=partial(_scores_in_bfloat16, adapter))
 
 
-def _scores_in_bfloat16(adapter: Adapter, parameters: Tree, x: Array, key: Key | None) -> Array:
+def _scores_in_bfloat16(adapter: Adapter, parameters: Tree, x: Tree, key: Key | None) -> Array:
     def lower(leaf: Array) -> Array:
         return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-    return adapter.scores(jax.tree.map(lower, parameters), lower(x), key).astype(jnp.float32)
+    return adapter.scores(*jax.tree.map(lower, (parameters, x)), key).astype(jnp.float32)
 
 
 def _loss(loss: Any) -> Loss:
     """Return a loss of JAX arrays, one per sample."""
     if loss is None:
         return CROSS_ENTROPY
+    if any(base.__name__ == "BCELoss" for base in type(loss).__mro__):
+        rule = "needs probabilities, and fedpd takes one output for a logit, so that its accuracies would be wrong"
+        refuse("loss", "BCELoss", rule, "Use nn.BCEWithLogitsLoss(), and leave the sigmoid out of the module")
     loss = in_jax(loss)
     if not callable(loss):
         refuse("loss", loss, "must be a function of (scores, numbers of the classes)", "Return one loss per sample")

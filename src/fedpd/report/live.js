@@ -55,7 +55,7 @@
   function target() {
     const quantity = data.quantities.find((one) => one.name === chosen.y), offered = Boolean(quantity && quantity.targets.length);
     $("target-label").hidden = !offered;
-    $("finding").textContent = quantity && chosen.x ? quantity.findings[chosen.x][offered ? chosenTarget(quantity) : 0] : "";
+    $("finding").textContent = quantity && chosen.x ? `${data.finished ? "" : "So far: "}${quantity.findings[chosen.x][offered ? chosenTarget(quantity) : 0]}` : "";
     $("plain").textContent = quantity ? quantity.plain : "";
     if (!offered || document.activeElement === $("target")) return;
     $("target").replaceChildren(...quantity.goals.map((text, i) => new Option(text, i, false, i === chosenTarget(quantity))));
@@ -68,7 +68,7 @@
       + (down.length ? `; not ${down.map((one) => one.name).join(", ")}. Start them again: fedpd up.` : ".");
     $("events").textContent = Object.entries(data.events || {}).map(([name, number]) => `${name}: ${number.toLocaleString("en")}`).join(", ");
     $("clients").replaceChildren(...(data.clients || []).map((one) => tableRow([one.name,
-      one.present ? "replied" : "not in the last communication", one.reply ? `communication ${one.reply.toLocaleString("en")}` : "none"])));
+      one.present ? "replied" : "not in the last communication", one.reply ? `communication ${one.reply.toLocaleString("en")}` : "none", one.measured])));
   }
 
   function tableRow(texts) {

@@ -33,6 +33,9 @@
     return svg;
   }
 
+  // A label takes at most a line; the rest of it is shown to a pointer that rests on it.
+  const clipped = (label) => element("span", { class: "clipped", title: label }, label);
+
   // 192 M, 9.63 MB, 118, 4.52 s
   function amount({ unit, log }, value) {
     if (value === null) return "–";
@@ -128,10 +131,10 @@
   function drawCurves() {
     const cost = costs[state.x], quantity = quantities[state.y], goal = quantity.targets[state.target[state.y]];
     const named = !narrow() && visible().length > 1 && visible().length <= ROOM;
-    const across = Math.max(3, Math.floor($("figure").clientWidth / 90));
+    const ticks = Math.max(3, Math.floor($("figure").clientWidth / 90));
     const layout = base("figure", {
       margin: { l: 50, r: named ? 12 + 7 * Math.min(46, Math.max(...visible().map(({ entry }) => Math.min(26, entry.label.length) + (entry.divergence ? entry.divergence.length + 3 : 0)))) : 12, t: 34, b: 48 }, hovermode: "closest",
-      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: across, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), across) : {}) }),
+      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: ticks, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), ticks) : {}) }),
       yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
       shapes: goal !== undefined && (goal > 0 || !state.logY) ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
@@ -153,7 +156,7 @@
       const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
       Plotly.react(`alignment-${p}`, [{
         type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
-        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] },
+        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "right angle", "same"] },
         text: problem.names ? problem.names.map((row) => problem.names.map((column) => `${plain(row)} and ${plain(column)}: `)) : undefined,
         hovertemplate: `${problem.names ? "%{text}" : ""}cosine %{z:.2f}<extra></extra>`,
       }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), config());
@@ -191,7 +194,7 @@
   }
 
   function costRow({ i, entry, cell }, least, price) {
-    const row = element("tr", state.hidden.has(i) && entries.length === data.shown.length ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
+    const row = element("tr", state.hidden.has(i) && entries.length === data.shown.length ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), clipped(entry.label))));
     if (!cell.costs) {
       const some = cell.seeds ? `${cell.seeds} of ${entry.seeds} seeds did; ` : "";
       row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
@@ -203,6 +206,54 @@
     });
     row.append(element("td", {}, least > 0 && Number.isFinite(price) ? `${Number((price / least).toPrecision(3))}×` : "–"));
     return row;
+  }
+
+  // The table of all runs: columns are the settings that differ, the values at the end, and the costs.
+  const MANY = 6; // with fewer runs, the other tables say it all
+  const last = (values) => values.findLast((value) => value !== null) ?? null;
+  const listed = { words: "", by: null, up: true };
+  const keys = [...new Set(entries.flatMap((entry) => Object.keys(entry.settings)))]
+    .filter((key) => new Set(entries.map((entry) => entry.settings[key])).size > 1);
+  const runColumns = [
+    { title: "run", of: (entry) => entry.label, show: (value) => clipped(value) },
+    ...keys.map((key) => ({ title: key, of: (entry) => entry.settings[key] ?? "", show: (value) => clipped(value) })),
+    ...quantities.map((q) => ({ title: q.name.replaceAll("_", " "), of: (entry) => last(entry.y[q.name].mean), show: (value) => (value === null ? "–" : q.share ? `${(100 * value).toFixed(1)} %` : Number(value.toPrecision(4)).toString()) })),
+    ...costs.map((cost) => ({ title: cost.title, of: (entry) => last(entry.x[cost.name]), show: (value) => amount(cost, value) })),
+  ];
+
+  // A run matches if every word is in its label or among its settings, written as key=value.
+  function matching() {
+    const words = listed.words.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (entry) => [entry.label, ...Object.entries(entry.settings).map(([key, value]) => `${key}=${value}`)].join(" ").toLowerCase();
+    return [...entries.keys()].filter((i) => words.every((word) => text(entries[i]).includes(word)));
+  }
+
+  function compared(a, b) {
+    if (a === "" || a === null) return b === "" || b === null ? 0 : 1; // what is not there comes last, either way
+    if (b === "" || b === null) return -1;
+    const order = Number.isFinite(Number(a)) && Number.isFinite(Number(b)) ? Number(a) - Number(b) : String(a).localeCompare(String(b));
+    return listed.up ? order : -order;
+  }
+
+  function fillRuns() {
+    $("runs").hidden = entries.length < MANY;
+    if (entries.length < MANY) return;
+    const found = matching();
+    if (listed.by !== null) found.sort((i, j) => compared(runColumns[listed.by].of(entries[i]), runColumns[listed.by].of(entries[j])) || i - j);
+    const heads = runColumns.map((column, c) => {
+      const head = element("th", c === listed.by ? { scope: "col", "aria-sort": listed.up ? "ascending" : "descending" } : { scope: "col" }, column.title);
+      head.addEventListener("click", () => { listed.up = listed.by === c ? !listed.up : true; listed.by = c; fillRuns(); });
+      return head;
+    });
+    $("all-runs").tHead.replaceChildren(element("tr", {}, ...heads));
+    $("all-runs").tBodies[0].replaceChildren(...found.map((i) => {
+      const box = element("input", { type: "checkbox", "aria-label": `draw ${entries[i].label}` });
+      box.checked = !state.hidden.has(i);
+      box.addEventListener("change", () => { box.checked ? state.hidden.delete(i) : state.hidden.add(i); refresh(); });
+      const [label, ...cells] = runColumns.map((column) => column.show(column.of(entries[i])));
+      return element("tr", {}, element("th", { scope: "row" }, element("span", { class: "named" }, box, swatch(i), label)), ...cells.map((cell) => element("td", {}, cell)));
+    }));
+    $("matching").textContent = `${found.length} of ${entries.length} runs`;
   }
 
   function choices(place, names, pick) {
@@ -225,7 +276,7 @@
 
   function fillMethods() {
     const buttons = entries.map((entry, i) => {
-      const button = element("button", { type: "button", "aria-pressed": !state.hidden.has(i) }, swatch(i), entry.label);
+      const button = element("button", { type: "button", "aria-pressed": !state.hidden.has(i) }, swatch(i), clipped(entry.label));
       button.addEventListener("click", () => { state.hidden.has(i) ? state.hidden.delete(i) : state.hidden.add(i); refresh(); });
       return button;
     });
@@ -247,6 +298,7 @@
     $("log-y").checked = state.logY;
     $("log-y").disabled = !quantities[state.y].positive;
     fillMethods();
+    fillRuns();
     if (focused >= 0) $("methods").children[focused].focus();
     fillCosts();
     return drawCurves();
@@ -264,6 +316,12 @@
     if (!on) document.querySelectorAll(".js-plotly-plot").forEach((figure) => Plotly.Plots.resize(figure));
   }
 
+  $("filter").addEventListener("input", (event) => { listed.words = event.target.value; fillRuns(); });
+  $("only").addEventListener("click", () => {
+    const kept = new Set(matching());
+    state.hidden = new Set([...entries.keys()].filter((i) => !kept.has(i)));
+    refresh();
+  });
   choices("y", quantities.map((q) => q.name), chooseY);
   choices("x", costs.map((c) => c.title), chooseX);
   $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });

@@ -27,7 +27,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.versions import versions
 from fedpd.clock import from_file
 from fedpd.core import Problem
-from fedpd.engine.measure.columns import Column
+from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.views.entries import (
     MAIN,
     SECONDS,
@@ -40,6 +40,7 @@ from fedpd.engine.views.entries import (
     last_value,
     shared_costs,
     short_number,
+    value_text,
 )
 from fedpd.experiments.calls import table_of, toml_text
 from fedpd.experiments.experiment import read_outline
@@ -170,6 +171,17 @@ def _settings_of(spec: Spec | str) -> dict[str, Any] | str:
         return spec.label()
 
 
+def flat(settings: Mapping[str, Any] | str, place: str = "") -> dict[str, str]:
+    """Return the settings of a method as texts by key, such as oracle.step."""
+    if isinstance(settings, str):
+        return {"settings": settings}
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        inner = flat(value, f"{place}{key}.") if isinstance(value, Mapping) else {f"{place}{key}": str(value)}
+        found |= inner
+    return found
+
+
 def settings_table(records: Sequence[Record]) -> str:
     """Return the table of the settings of each method, with its rounds and seeds."""
     rows = []
@@ -202,7 +214,25 @@ def experiment_section(record: Record, records: int, problem: Problem | str) -> 
         )
     elif record.replies is None:  # a federation has a configuration of its own
         file = _python_section(record, problem)
-    return f"{heading}{_facts_html(rows.items())}{file}"
+    return f"{heading}{_facts_html(rows.items())}{clients_table(record)}{file}"
+
+
+def clients_table(record: Record) -> str:
+    """Return the table of a federation's clients: their last reply, and their own values at the newest evaluation."""
+    if record.replies is None:
+        return ""
+    names = list(dict.fromkeys(name for own in record.by_client.values() for name in own))
+    columns = [column_of(name) for name in names]
+    head = ["client", "last reply", *(column.words for column in columns)]
+    rows = []
+    for client, number in record.replies.items():
+        own = record.by_client.get(client, {})
+        values = [value_text(column, own[column.name]) if column.name in own else "" for column in columns]
+        reply = f"communication {number:,}" if number else "none"
+        rows.append(_row("td", [client, reply, *values]))
+    known = "Each client measured these values on its own data, for the model of the newest evaluation."
+    note = known if columns else "The clients' own values are not known: they send sums only, or were not asked."
+    return f"<p>{note}</p><table><thead>{_row('th', head, scope='col')}</thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def run_settings(run: Any) -> dict[str, Any]:
@@ -339,6 +369,9 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     entries = [entry for record in records for entry in record.entries]
     found = [one if isinstance(one, str) else _facts(one) for one in problems]
     data = page_data(_measured(entries), experiment_targets(records) if target is None else {MAIN: target})
+    settings = [flat(one) for record in records for one in method_settings(record)]
+    for shown, own in zip(data["entries"], settings, strict=True):
+        shown["settings"] = own
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
     finding = first["findings"]["communications"][first["chosen"]]
@@ -365,8 +398,17 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
 
 def experiment_targets(records: Sequence[Record]) -> dict[str, float | None]:
     """Return the targets of comparisons, or that experiment files set with `until`, if all have the same ones."""
-    found = [record.asked or tomllib.loads(record.text).get("run", {}).get("until", {}) for record in records]
+    found = [record.asked or _asked(tomllib.loads(record.text).get("run", {})) for record in records]
     return dict(found[0]) if all(one == found[0] for one in found) else {}
+
+
+def _asked(run: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what a [run] table asks for: its targets, or else the accuracy that it wants measured."""
+    if run.get("until"):
+        return dict(run["until"])
+    if "test" in run:
+        return {"central_accuracy": None}
+    return {"test_accuracy": None} if "accuracy" in run.get("record", []) else {}
 
 
 def _measured(entries: list[Entry]) -> list[Entry]:

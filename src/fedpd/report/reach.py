@@ -72,7 +72,7 @@ def _better(quantity: str) -> Literal["less", "more"]:
 
 
 def _worst_best(entry: Entry, quantity: str) -> tuple[float, float, bool]:
-    """Return the best value of the seed whose best value is the worst, its communications, and whether it improved."""
+    """Return the best value of the seed whose best value is the worst, its communications, and whether any improved."""
     more = _better(quantity) == "more"
     bests = []
     for run in entry.runs:
@@ -82,7 +82,8 @@ def _worst_best(entry: Entry, quantity: str) -> tuple[float, float, bool]:
         first = measured_rows(run, quantity)[:1]  # a federation need not measure its start
         improved = bool(len(first) and row > first[0])  # argmin and argmax return the first of equal values
         bests.append((float(finite[row]), float(run.history["communications"][row]), improved))
-    best, at, improved = min(bests) if more else max(bests)
+    best, at, _ = min(bests) if more else max(bests)
+    improved = any(one for _, _, one in bests)  # a seed that diverged at once says nothing about the others
     return (best if np.isfinite(best) else float("nan")), at, improved
 
 

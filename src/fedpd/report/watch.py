@@ -23,7 +23,7 @@ from rich.text import Text
 from fedpd.base.checks import FedpdError
 from fedpd.base.errors import extra
 from fedpd.base.interrupts import in_order
-from fedpd.engine.measure.columns import FEDERATED
+from fedpd.engine.measure.columns import FEDERATED, column_of
 from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
@@ -35,6 +35,7 @@ from fedpd.engine.views.entries import (
     last_text,
     measured_rows,
     shared_quantities,
+    value_text,
 )
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
@@ -333,9 +334,18 @@ def _clients(record: Record, replies: Mapping[str, int]) -> dict[str, Any]:
     """Return the clients of a federation and what the server has counted."""
     history = record.entries[0].runs[0].history
     done = max(replies.values())  # a communication has at least one reply
-    clients = [{"name": name, "reply": number, "present": number == done} for name, number in replies.items()]
+    clients = [
+        {"name": name, "reply": number, "present": number == done, "measured": _measured(record, name)}
+        for name, number in replies.items()
+    ]
     events = {column.name: int(history[column.name][-1]) for column in FEDERATED if column.kind == "event"}
     return {"clients": clients, "events": events, "communications": done}
+
+
+def _measured(record: Record, client: str) -> str:
+    """Return what a client measured on its own data at the newest evaluation."""
+    own = record.by_client.get(client, {})
+    return ", ".join(f"{column_of(name).words} {value_text(column_of(name), value)}" for name, value in own.items())
 
 
 def _waiting(record: Record) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The constants of a problem as plain numbers: smoothness L and heterogeneity delta.
+"""The constants of a problem as plain numbers: smoothness L, heterogeneity delta, and bounds that theorems need beside.
 
 `curvature` and `dissimilarity` also say how they found them, and have the other constants of Assumptions 1 to 5.
 """

@@ -76,7 +76,7 @@ class Agent(NamedTuple):
     bits: Array
 
 
-class Marked(NamedTuple):
+class Attributed(NamedTuple):
     """A message, and whether an attacker sent it; the server's own mean does not see the mark."""
 
     message: Tree
@@ -95,7 +95,7 @@ class Corrupted:
     deviations: float
     mean: Callable[[Tree, Array], Tree] | None = None
 
-    def __call__(self, messages: Marked, sent: Array) -> Tree:
+    def __call__(self, messages: Attributed, sent: Array) -> Tree:
         honest = sent & ~messages.attacks
 
         def replaced(leaf: Array) -> Array:
@@ -264,7 +264,7 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
     def send(agent: Agent) -> Tree:
         message = exchange.send(agent.inner)
         if attack.deviations is not None:
-            return Marked(vectors_of(message), agent.attacks)
+            return Attributed(vectors_of(message), agent.attacks)
         key = jax.random.wrap_key_data(agent.bits, impl="threefry2x32")
         false = attack.lie(agent.inner, message, agent.reference, key)
         return jax.tree.map(partial(jnp.where, agent.attacks), false, message)

@@ -79,7 +79,7 @@ class Reference(NamedTuple):
         return Reference(new, None if self.move is None else new - self.last)
 
 
-class Tracked(NamedTuple):
+class Marked(NamedTuple):
     """A message of an agent whose H_i the server counts on.
 
     Attributes:
@@ -192,7 +192,7 @@ class Uplink(NamedTuple):
             next(jax.tree.leaves(difference)[0].dtype for difference in differences if difference is not None)
         )
         along = Packed({"along": jnp.stack(factors)}, as_type) if self.predicts else None
-        return Tracked(message, along, Packed({"fresh": sender.fresh}, as_type))
+        return Marked(message, along, Packed({"fresh": sender.fresh}, as_type))
 
     @property
     def tells_method(self) -> bool:

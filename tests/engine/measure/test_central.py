@@ -34,7 +34,7 @@ def linear(model: Any, x: Any) -> Any:
 
 DATA = data.from_arrays({str(i): drawn(8 + i, i) for i in range(4)})
 START = np.zeros((3, 2), np.float32)
-PROBLEM = problems.classification(linear, DATA, START, metrics={"brier": brier})
+PROBLEM = problems.classification(linear, DATA, START, metrics={"brier": brier}, check=False)
 TEST = drawn(TESTS, 99)
 
 

@@ -30,6 +30,7 @@ PROBLEM = problems.classification(
     np.zeros((3, 2)),
     l2=0.1,
     metrics={"margin": lambda scores, y: scores[:, 1] - scores[:, 0]},
+    check=False,
 )
 
 

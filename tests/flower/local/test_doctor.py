@@ -1,5 +1,6 @@
 """What `fedpd doctor` finds at a client: each problem alone, and the sentence for it."""
 
+import json
 import socket
 import ssl
 import threading
@@ -20,6 +21,7 @@ from fedpd.flower.local.federation import free_ports
 from fedpd.flower.local.new_app import new_app
 from fedpd.flower.local.provision import provision
 from fedpd.flower.local.sites import Site, read_site
+from fedpd.flower.warm.program import STATUS
 
 HOST = "127.0.0.1"
 
@@ -27,20 +29,20 @@ HOST = "127.0.0.1"
 class Gate(BaseHTTPRequestHandler):
     """A proxy whose clock and answers can be set."""
 
-    ahead, status = 0.0, 412
+    ahead, status, said = 0.0, 200, b'{"node": null}'
 
     def do_GET(self) -> None:
-        self.answer(403)
+        asked = self.path == STATUS
+        if asked:
+            assert self.headers["flwr-public-key"]
+        self.answer(type(self).status if asked else 403, type(self).said if asked else b"")
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.answer(type(self).status)
-
-    def answer(self, status: int) -> None:
+    def answer(self, status: int, said: bytes) -> None:
         self.send_response_only(status)
         self.send_header("Date", formatdate(time() + type(self).ahead, usegmt=True))
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(said)))
         self.end_headers()
+        self.wfile.write(said)
 
     def log_message(self, *_: object) -> None: ...
 
@@ -62,7 +64,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     server = tmp_path / "kits" / "server"
     gate = serve(ServerCertificates(server / "ca.crt", server / "server.pem", server / "server.key"))
     monkeypatch.setattr(Gate, "ahead", 0.0)
-    monkeypatch.setattr(Gate, "status", 412)
+    monkeypatch.setattr(Gate, "status", 200)
+    monkeypatch.setattr(Gate, "said", b'{"node": "7", "status": "offline"}')
     (port,) = free_ports(1)
     try:
         yield read_site(tmp_path / "kits" / "a")._replace(server=f"{HOST}:{gate.server_address[1]}", port=port)
@@ -79,7 +82,8 @@ def problem(site: Site) -> Finding:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (412, "its key is not registered, or its SuperNode ended without signing off less than 60 s ago"),
+        (400, "does not accept this client's certificate"),
+        (403, "does not know this client's certificate"),
         (401, "does not accept the signature"),
         (502, "its SuperLink does not"),
         (418, "answers 418"),
@@ -90,18 +94,68 @@ def test_a_client_that_the_server_does_not_admit(
 ) -> None:
     monkeypatch.setattr(Gate, "status", status)
     findings = list(examine(site))
-    assert [finding.good for finding in findings] == [True] * 9 + [False]
-    assert findings[-1].what == "registration"
+    assert [finding.good for finding in findings] == [True] * 10 + [False]
+    assert findings[-1].what == "server"
     assert words in findings[-1].found
 
 
-def test_a_supernode_without_its_superexec(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((HOST, site.port)):
-        assert "runs without its SuperExec, so it answers no message" in problem(site).found
+@pytest.mark.parametrize(
+    ("said", "runs", "words", "good"),
+    [
+        ({"node": None, "status": "unknown"}, False, "the server does not know this key", False),
+        ({"node": "7", "status": "offline"}, False, "it knows this key as node 7", True),
+        ({"node": "7", "status": "online"}, True, "it sees this client online, as node 7", True),
+        ({"node": "7", "status": "offline"}, True, "runs, but the server does not see it online", False),
+        ({"node": "7", "status": "online"}, False, "but its SuperNode does not run here", False),
+    ],
+)
+def test_what_runs_here_is_compared_with_what_the_server_sees(
+    said: dict[str, Any], runs: bool, words: str, good: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gate, "said", json.dumps(said).encode())
+    monkeypatch.setattr(doctor, "_runs", lambda _: runs)
+    monkeypatch.setattr(doctor, "_superexec", lambda _: "")
+    monkeypatch.setattr(doctor, "_users", lambda _: "")
+    found = [*examine(site)][-1]
+    assert (found.what, found.good) == ("server", good)
+    assert words in found.found
+
+
+def test_a_supernode_that_gives_work_to_anybody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user of a machine reaches 127.0.0.1, and an empty request for work gets an empty answer, or 401."""
+
+    class Runtime(BaseHTTPRequestHandler):
+        status = 200
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(type(self).status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer((HOST, site.port), Runtime) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(doctor, "find_superexecs", lambda: {f"{HOST}:{site.port}": 7})
+        monkeypatch.setattr(doctor, "other_accounts", lambda: ["ada", "emmy"])
+        monkeypatch.setattr(Gate, "said", b'{"node": "7", "status": "online"}')
+        assert "any user of this machine can act as this client, and ada, emmy can log in" in problem(site).found
+        monkeypatch.setattr(Runtime, "status", 401)
+        assert all(finding.good for finding in examine(site))
+        server.shutdown()
+
+
+def test_a_supernode_without_its_superexec(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_users", lambda _: "")
+    with socket.create_server((HOST, site.port)):
+        said = [finding.found for finding in examine(site) if not finding.good]
+        assert "runs without its SuperExec, so it answers no message" in said[0]
+        assert "runs, but the server does not see it online" in said[1]
+        monkeypatch.setattr(doctor, "find_superexecs", lambda: {f"{HOST}:{site.port}": 7})
+        monkeypatch.setattr(doctor, "_users", lambda _: "")
         found = {finding.what: finding for finding in examine(site)}
     assert found["SuperExec"] == Finding("SuperExec", "this client's SuperExec runs, process 7", True)
-    assert "already runs" in found["registration"].found
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(-10.0, "ahead of"), (400.0, "behind")])

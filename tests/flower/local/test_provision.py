@@ -17,6 +17,7 @@ from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_node_keys
 from fedpd.flower.local.provision import provision, register_clients
 from fedpd.flower.local.sites import node_config, read_site, supernode_arguments
+from fedpd.flower.local.wheel import wheel_name
 
 SITES = """
 [server]
@@ -48,14 +49,18 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_kit_has_everything_and_its_secrets_are_its_owners_alone(kits: Path) -> None:
-    common = {"ca.crt", "start.sh", "README.md", "compose.yaml", "Dockerfile"}
-    server = common | {"server.pem", "server.key", "superexec.secret", "nginx.conf", "units", "keys"}
+    common = {"ca.crt", "start.sh", "install.sh", "README.md", "compose.yaml", "Dockerfile", ".dockerignore"}
+    common |= {wheel_name(), "SHA256SUMS"}
+    server = common | {"server.pem", "server.key", "authority.key", "superexec.secret", "nginx.conf", "units", "keys"}
+    server |= {"sites.toml", "sites.map"}
     assert {path.name for path in (kits / "server").iterdir()} == server
-    site = common | {"client.key", "site.toml", "policy.toml", "fedpd-hospital-1.service"}
+    site = common | {"client.key", "client.crt", "site.toml", "policy.toml", "fedpd-hospital-1.service"}
     assert {path.name for path in (kits / "hospital-1").iterdir()} == site
-    for name in ("server/server.key", "server/superexec.secret", "hospital-1/client.key", "hospital-2/client.key"):
+    secrets = ("server.key", "authority.key", "superexec.secret")
+    private = ("passphrase", *(f"server/{name}" for name in secrets), *(f"{name}/client.key" for name in NAMES))
+    for name in private:
         assert stat.S_IMODE((kits / name).stat().st_mode) == 0o600
-    for kit in kits.iterdir():
+    for kit in (kits / "server", *(kits / name for name in NAMES)):
         assert stat.S_IMODE(kit.stat().st_mode) == 0o700
         assert len((kit / "README.md").read_text().splitlines()) <= 32
 
@@ -105,14 +110,15 @@ def test_units_keep_their_processes_and_their_files(kits: Path) -> None:
 
 
 def test_scripts_and_compose_files_are_well_formed(kits: Path) -> None:
-    for kit in kits.iterdir():
-        subprocess.run(["sh", "-n", str(kit / "start.sh")], check=True)
+    for kit in (kits / "server", *(kits / name for name in NAMES)):
+        for script in ("start.sh", "install.sh"):
+            subprocess.run(["sh", "-n", str(kit / script)], check=True)
         services = yaml.safe_load((kit / "compose.yaml").read_text())["services"]
         assert all(service["restart"] in ("always", "on-failure") for service in services.values())
         for service in services.values():
             assert (kit / service["command"][0]).exists()
         docker = [line.split()[0] for line in (kit / "Dockerfile").read_text().splitlines() if line[:1] not in "# "]
-        assert docker == ["FROM", "RUN", "RUN", "WORKDIR"]
+        assert docker == ["FROM", "RUN", "COPY", "RUN", "WORKDIR"]
     services = yaml.safe_load((kits / "server" / "compose.yaml").read_text())["services"]
     assert services["superlink"]["ports"] == ["443:443"]
     others = [service for name, service in services.items() if name != "superlink"]

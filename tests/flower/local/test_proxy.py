@@ -24,8 +24,10 @@ HOST = "127.0.0.1"
 def test_the_configuration_names_every_path_that_is_open() -> None:
     files = ServerCertificates(Path("ca.crt"), Path("server.pem"), Path("server.key"))
     text = proxy_config("0.0.0.0:8443", "127.0.0.1:8000", files)
-    assert text.count("proxy_pass") == 1
-    assert f"location ~ ^/v1/fleet/({'|'.join(FLEET)})$ {{" in text
+    assert text.count("proxy_pass ") == 3
+    assert f'location ~ "^/v1/fleet/({"|".join(FLEET)})\\z" {{' in text
+    assert "location = /v1/fleet/push-object {" in text
+    assert "location = /v1/fedpd/node {" in text
     assert "register-node" not in text
     assert 'location / {\n            return 403 "' in text
     assert "listen 0.0.0.0:8443 ssl;" in text

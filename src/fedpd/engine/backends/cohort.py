@@ -36,7 +36,7 @@ from fedpd.engine.backends.cohort_rounds import (
     NEVER,
     Attendance,
     CohortState,
-    NewestBroadcasts,
+    Newest,
     Table,
     catch_up,
     returned,
@@ -171,7 +171,7 @@ class ReadRow(NamedTuple):
 
 
 def mean_and_gap_of_rows(
-    reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows, differ: bool, agree: bool
+    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
@@ -201,7 +201,7 @@ def mean_and_gap_of_rows(
     return mean, largest_distance_on_host(everyone)
 
 
-def all_copies(reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows) -> Vector:
+def all_copies(reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows) -> Vector:
     """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
     away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
     every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), away)
@@ -235,14 +235,14 @@ def _measured_personal(template: Template, inputs: Inputs, x: Vector, gap: Array
 
 
 @partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: NewestBroadcasts) -> Vector:
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(inputs.method, inputs.frozen)
     agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
-def _copies(reading: ReadRow, newest: NewestBroadcasts, method: Method, rows: Any, last: np.ndarray) -> Vector:
+def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
     """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
     leaves, structure = jax.tree.flatten(reading.shapes)
     shapes = structure, tuple(leaves)
@@ -255,7 +255,7 @@ def _compiled_copies(
     template: Template,
     liveness: Liveness,
     shapes: Any,
-    newest: NewestBroadcasts,
+    newest: Newest,
     method: Method,
     rows: Any,
     last: Array,
@@ -283,7 +283,7 @@ class AgentsSeen(NamedTuple):
     agent: Any
     last: Any
     state: Any
-    newest: NewestBroadcasts
+    newest: Newest
 
 
 class CohortBackend(Backend):
@@ -364,7 +364,7 @@ class CohortBackend(Backend):
         heard = jax.tree.map(on_host, self.state.agents)
         return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
 
-    def _agents(self, seen: AgentRows, newest: NewestBroadcasts) -> AgentsSeen:
+    def _agents(self, seen: AgentRows, newest: Newest) -> AgentsSeen:
         agents = np.sort(seen.agents)
         found = [agents, *seen.in_order(agents)]
         if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
@@ -517,11 +517,11 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     return run(inputs)
 
 
-def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> NewestBroadcasts:
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
     """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
-    return NewestBroadcasts(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
 
 
 @partial(jax.jit, static_argnums=0)

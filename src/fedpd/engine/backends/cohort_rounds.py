@@ -60,7 +60,7 @@ class Table(NamedTuple):
     last: Any
 
 
-class NewestBroadcasts(NamedTuple):
+class Newest(NamedTuple):
     """The newest broadcast of each exchange, which agents receive when they come back.
 
     Attributes:
@@ -78,7 +78,7 @@ class CohortState(NamedTuple):
     """The state that a run with absent agents carries from round to round."""
 
     table: Table
-    newest: NewestBroadcasts
+    newest: Newest
     server: Any
     round: Array
 
@@ -103,7 +103,7 @@ class Visit(NamedTuple):
     """The agents of one round, from the first exchange to the last; `one_round` passes it on as "agents"."""
 
     agents: Any  # leaves (C, ...)
-    newest: NewestBroadcasts
+    newest: Newest
 
 
 class Present(NamedTuple):
@@ -151,7 +151,7 @@ class Present(NamedTuple):
         heard = [*broadcasts]
         heard[number] = jax.tree.map(lambda new, old: jnp.where(silent, old, new), broadcast, broadcasts[number])
         rounds = rounds.at[number].set(jnp.where(silent, rounds[number], r + 1))
-        return Visit(agents, NewestBroadcasts(tuple(heard), rounds, model))
+        return Visit(agents, Newest(tuple(heard), rounds, model))
 
 
 MEMORY = InMemory()
@@ -186,9 +186,7 @@ def together(layout: Layout, here: Attendance) -> int:
     return len(here.agents) if layout.parallel else 1
 
 
-def come(
-    program: Program, liveness: Liveness, inputs: Inputs, newest: NewestBroadcasts, table: Table, here: Attendance
-) -> Any:
+def come(program: Program, liveness: Liveness, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
     """Return the states of the agents of a round, leaves (C, ...), after the broadcasts that they missed."""
     fresh = jnp.take(table.last, here.slots) == NEVER
 
@@ -213,9 +211,7 @@ def come(
     return everyone(True)
 
 
-def returned(
-    program: Program, liveness: Liveness, newest: NewestBroadcasts, row: tuple[Array, ...], shapes: Any
-) -> Any:
+def returned(program: Program, liveness: Liveness, newest: Newest, row: tuple[Array, ...], shapes: Any) -> Any:
     """Return the state of an agent that was present before, as it was after its last round."""
     leaves, structure = jax.tree.flatten(shapes)
     made = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -231,7 +227,7 @@ def returned(
     return jax.tree.unflatten(structure, made)
 
 
-def catch_up(program: Program, newest: NewestBroadcasts, last: Array, agent: Any) -> Any:
+def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     """Return the agent after the newest broadcast of each exchange that it missed since round `last`."""
     for e, exchange in enumerate(program.algorithm.exchanges()):
         updated = when_missed(exchange)(agent, newest.broadcasts[e])
@@ -256,7 +252,7 @@ def leave(program: Program, liveness: Liveness, table: Table, slots: Array, agen
     return Table(lax.fori_loop(0, len(slots), write, table.rows), last)
 
 
-def current_model(program: Program, newest: NewestBroadcasts, agents: Any) -> Vector:
+def current_model(program: Program, newest: Newest, agents: Any) -> Vector:
     """Return the model that all agents have after a round, if `Liveness.steady`; `agents` are any that were present."""
     first = jax.tree.map(lambda leaf: leaf[0], agents)
     for exchange, broadcast in zip(program.algorithm.exchanges(), newest.broadcasts, strict=True):

@@ -31,11 +31,11 @@ from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX, new_nonce
 from fedpd.flower.carry.records import one_line, reason_of
 from fedpd.flower.private import ErrorCode, ObjectPushError
+from fedpd.flower.warm.limits import OWNERS
 
 log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
 
-OWNERS = "FEDPD_CLIENTS"  # the variable with the path of the file
 ASK_AGAIN_SECONDS = 20.0
 LONGEST_NAME = 100  # characters
 ATTEMPTS = 3  # errors of a client's app after which the server gives up

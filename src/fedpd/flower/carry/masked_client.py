@@ -290,7 +290,7 @@ def has_shapes(received: ArrayRecord, shapes: dict[str, tuple[int, ...]]) -> boo
 
 def flat(metrics: Any) -> dict[str, float]:
     """Return the numbers of an evaluation by name: a metric's sum and number become "name/0" and "name/1"."""
-    found = {}
+    found: dict[str, float] = {}
     for name, value in metrics.items():
         parts = {f"{name}/{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
         found |= {key: float(one) for key, one in parts.items()}

@@ -159,13 +159,14 @@ def check_config(policy: SitePolicy, config: Mapping[str, Any]) -> None:
     """Refuse a run whose configuration lacks an entry with a range, or has a value beyond it."""
     for key, bounds in policy.config.items():
         allowed, value = read_table(Range, bounds, f"{policy.path}: config: {key}"), config.get(key)
+        low, high = allowed.min, allowed.max
         number = isinstance(value, int | float) and not isinstance(value, bool)
         reasons = {
             "is not in the run's configuration": value is None,
             f"must be one of {', '.join(map(repr, allowed.one_of or ()))}": allowed.one_of is not None
             and value not in allowed.one_of,
-            f"must be at least {allowed.min}": allowed.min is not None and not (number and value >= allowed.min),
-            f"must be at most {allowed.max}": allowed.max is not None and not (number and value <= allowed.max),
+            f"must be at least {allowed.min}": low is not None and not (number and value >= low),
+            f"must be at most {allowed.max}": high is not None and not (number and value <= high),
         }
         for reason, broken in reasons.items():
             if broken:

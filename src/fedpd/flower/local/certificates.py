@@ -1,7 +1,8 @@
-"""Certificates and keys of a federation: an authority, the SuperLink's certificate, an EC key for every SuperNode.
+"""Certificates and keys of a federation: an authority, the server's certificate, an EC key for every SuperNode.
 
 fedpd creates new ones for each federation, so that two federations share nothing. Only their owner can read private
-keys.
+keys. The key of a SuperNode signs its requests (Flower) and also belongs to a certificate (TLS), by which the proxy
+knows a client before it reads anything of a request. The authority can be kept, encrypted, to sign later certificates.
 """
 
 import ipaddress
@@ -13,10 +14,22 @@ from typing import NamedTuple, Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-DAYS = 90  # enough for a trial federation; the docs say how to make certificates for longer
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError
+
+DAYS = 90  # enough for a trial federation; sites.toml says for how long a server's certificate is valid
+AUTHORITY_DAYS = 3650  # of the authority and of clients' certificates, so that a renewal changes the server alone
+AUTHORITY_KEY = "authority.key"
 LONGEST_NAME = 64  # characters of a name in a certificate; clients check the alternative names, which are whole
 CLOCK_SKEW = timedelta(minutes=5)
 
@@ -52,38 +65,94 @@ class NodeKeys(NamedTuple):
         return cls(folder / name, folder / f"{name}.pub")
 
 
-def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -> ServerCertificates:
-    """Create an authority and a certificate signed by it, and return the files.
+class Authority(NamedTuple):
+    """An authority: its certificate, and the key with which it signs others."""
 
-    The authority's key is used once and never saved, so nobody can sign a second certificate with it.
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def new_authority(days: int = DAYS) -> Authority:
+    """Return a new authority, which is nowhere on disk."""
+    key, name = ec.generate_private_key(ec.SECP384R1()), _name("fedpd federation authority")
+    certificate = (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    return Authority(certificate, key)
+
+
+def save_authority(authority: Authority, folder: Path, passphrase: bytes) -> None:
+    """Write an authority's key, encrypted with a passphrase."""
+    encrypted = authority.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(passphrase))
+    write_secret(folder / AUTHORITY_KEY, encrypted)
+
+
+def load_authority(folder: Path, passphrase: bytes) -> Authority:
+    """Return the authority whose key `save_authority` wrote.
+
+    Raises:
+        FedpdError: If a file is missing, or the passphrase is another.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        key = load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), passphrase)
+    except (OSError, ValueError, TypeError) as error:
+        remedy = "Give the passphrase that fedpd provision wrote, and put authority.key of the server's kit back"
+        raise FedpdError(f"{folder / AUTHORITY_KEY} cannot be opened ({error}). {remedy}.") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return Authority(certificate, key)
+
+
+def make_server_certificates(
+    folder: Path, hosts: list[str], days: int = DAYS, authority: Authority | None = None
+) -> ServerCertificates:
+    """Create a certificate for a server, replace the files of an earlier one, and return the files.
 
     Args:
         folder: The folder for the files.
-        hosts: The names and addresses of the SuperLink.
+        hosts: The names and addresses of the server.
         days: The number of days for which the certificate is valid.
+        authority: The authority that signs; None: a new one, whose key is used once and never saved, so nobody can
+            sign a second certificate with it.
     """
-    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority_name, name = _name("fedpd federation authority"), _name(hosts[0][:LONGEST_NAME])
-    authority = (
-        _builder(authority_name, authority_name, authority_key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
-        .sign(authority_key, hashes.SHA384())
-    )
+    authority, key = authority or new_authority(days + 1), ec.generate_private_key(ec.SECP384R1())
     certificate = (
-        _builder(name, authority_name, key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        _signed(authority, _name(hosts[0][:LONGEST_NAME]), key.public_key(), days, ExtendedKeyUsageOID.SERVER_AUTH)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA384())
+        .sign(authority.key, hashes.SHA384())
     )
-    files = ServerCertificates.within(folder)
-    files.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files, new = ServerCertificates.within(folder), folder / ".server.key.new"
+    new.unlink(missing_ok=True)
+    write_secret(new, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    new.replace(files.key)
+    for path, signed in ((files.authority, authority.certificate), (files.certificate, certificate)):
+        with replace_file(path) as file:
+            file.write(signed.public_bytes(Encoding.PEM))
     return files
+
+
+def sign_client(authority: Authority, name: str, key: ec.EllipticCurvePublicKey, path: Path) -> None:
+    """Write a client's certificate for TLS, which belongs to the key with which the client signs its requests."""
+    certificate = _signed(authority, _name(name), key, AUTHORITY_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH).sign(
+        authority.key, hashes.SHA384()
+    )
+    with replace_file(path) as file:
+        file.write(certificate.public_bytes(Encoding.PEM))
+
+
+def serial_of(path: Path) -> str:
+    """Return the serial number of a certificate as nginx writes it."""
+    serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+    digits = f"{serial:X}"
+    return digits if len(digits) % 2 == 0 else f"0{digits}"
+
+
+def end_of(path: Path) -> datetime:
+    """Return when a certificate ends."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
 
 
 def make_node_keys(folder: Path, name: str) -> NodeKeys:
@@ -105,19 +174,34 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
+def _signed(
+    authority: Authority, name: x509.Name, key: ec.EllipticCurvePublicKey, days: int, purpose: x509.ObjectIdentifier
+) -> x509.CertificateBuilder:
+    """Return a certificate of a server or a client, to be signed by the authority, with which it ends at the latest."""
+    issuer = authority.certificate
+    left = (issuer.not_valid_after_utc - datetime.now(UTC)) // timedelta(days=1)
+    return (
+        _builder(name, issuer.subject, key, min(days, max(left, 1)))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+    )
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

@@ -1,8 +1,8 @@
 """Checks of a client's machine, before it joins a federation: each failure is a sentence with a remedy.
 
 A SuperNode that the server turns away does not learn why. These checks find the reasons: the server's name, its port,
-its certificate, the clock, the registration of the key, the versions, the disk, the SuperExec, and, with the app, its
-data.
+its certificate, the clock, whether it sees this client online, the versions, the disk, the SuperExec, other users of
+the machine, and, with the app, its data.
 """
 
 import importlib
@@ -33,24 +33,27 @@ from fedpd.flower.carry.protocol import DRY_STEP, PREFIX
 from fedpd.flower.clients.client import LOCAL
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.clients.store import free_bytes
+from fedpd.flower.local.accounts import other_accounts
 from fedpd.flower.local.programs import HOST, find_superexecs
 from fedpd.flower.local.sites import Site, node_config
 from fedpd.flower.private import (
     VERSIONS,
+    AcquireTaskRequest,
     ActivateNodeRequest,
-    DeactivateNodeRequest,
-    FleetHttpClient,
     NodeAuthHttpInterceptor,
+    ProtobufRequestContext,
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
     TaskIdentity,
-    public_key_to_bytes,
     set_identity,
 )
+from fedpd.flower.warm.fleet import tls_context
+from fedpd.flower.warm.program import STATUS
 
 SECONDS = 10.0  # for each connection
 AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
 ROOM = 10**9  # bytes that a client should have for its state and its apps
 DAYS = 14  # before the certificate ends, the checks say so
-HEARTBEAT = 30.0
 
 
 class Finding(NamedTuple):
@@ -75,6 +78,7 @@ def examine(site: Site) -> Iterator[Finding]:
         ("policy", _policy),
         ("disk", _disk),
         ("SuperExec", _superexec),
+        ("other users", _users),
     ):
         yield _run(what, check, site)
     for what, check in (
@@ -82,31 +86,45 @@ def examine(site: Site) -> Iterator[Finding]:
         ("port of the server", _port),
         ("certificate", _certificate),
         ("clock", _clock),
-        ("registration", _registration),
+        ("server", _online),
     ):
-        finding = _run(what, check, site)
-        yield finding
-        if not finding.good:
+        found = _run(what, check, site)
+        yield found
+        if not found.good:
             return
 
 
 def _run(what: str, check: Callable[[Site], str], site: Site) -> Finding:
+    return finding(what, lambda: check(site))
+
+
+def finding(what: str, check: Callable[[], str]) -> Finding:
+    """Return what a check found; a problem is its FedpdError."""
     try:
-        return Finding(what, check(site), True)
+        return Finding(what, check(), True)
     except FedpdError as error:
         return Finding(what, str(error), False)
 
 
-def _versions(site: Site) -> str:
+def versions() -> str:
+    """Return the versions of fedpd and Flower.
+
+    Raises:
+        FedpdError: If fedpd does not run with this version of Flower.
+    """
     if not flwr.__version__.startswith(VERSIONS):
         wanted = " or ".join(f"{version}x" for version in VERSIONS)
-        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {wanted}.")
-    return f"fedpd {__version__}, flwr {flwr.__version__}; the server must have the same"
+        raise FedpdError(f"flwr {flwr.__version__} is installed. Run install.sh of the kit again, for flwr {wanted}.")
+    return f"fedpd {__version__}, flwr {flwr.__version__}"
+
+
+def _versions(site: Site) -> str:
+    return f"{versions()}; the server must have the same"
 
 
 def _files(site: Site) -> str:
-    for path in (site.key, site.authority):
-        if not path.is_file():
+    for path in (site.key, site.authority, site.certificate):
+        if path is not None and not path.is_file():
             raise FedpdError(f"{path} is missing. Copy it from the client's kit.")
     if stat.S_IMODE(site.key.stat().st_mode) & 0o077:
         raise FedpdError(f"{site.key} can be read by others. Run: chmod 600 {site.key}.")
@@ -162,6 +180,37 @@ def _superexec(site: Site) -> str:
     return f"this client's SuperExec runs, process {pid}"
 
 
+def _users(site: Site) -> str:
+    """Check that other users of this machine cannot act as this client."""
+    if not _runs(site):
+        return "not checked, because this client's SuperNode does not run"
+    if not _gives_work_to_anybody(site):
+        return "no other user of this machine can act as this client"
+    others = other_accounts()
+    if not others:
+        return "its SuperNode gives work to any user of this machine, but nobody else has an account"
+    raise FedpdError(
+        f"any user of this machine can act as this client, and {', '.join(others)} can log in: its SuperNode asks for "
+        "no secret. Start it with fedpd client of this version."
+    )
+
+
+def _gives_work_to_anybody(site: Site) -> bool:
+    """Return whether this client's SuperNode gives work to a program without its secret; it asks for none here."""
+    for scheme in ("https", "http"):
+        interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+        asking: Any = RuntimeHttpClient(f"{scheme}://{HOST}:{site.port}", interceptors=interceptors, verify=False)
+        with asking as client:
+            try:
+                client.AcquireTask(AcquireTaskRequest())
+                return True
+            except httpx.HTTPStatusError as error:
+                return error.response.status_code != httpx.codes.UNAUTHORIZED
+            except httpx.HTTPError:
+                continue
+    return False
+
+
 def _address(site: Site) -> tuple[str, int]:
     host, _, port = site.server.rpartition(":")
     return host.strip("[]"), int(port)
@@ -188,7 +237,7 @@ def _port(site: Site) -> str:
 def _certificate(site: Site) -> str:
     host, port = _address(site)
     try:
-        context = ssl.create_default_context(cafile=site.authority)
+        context = _context(site)
         with (
             socket.create_connection((host, port), timeout=SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
@@ -201,12 +250,12 @@ def _certificate(site: Site) -> str:
         raise FedpdError(f"{site.server} does not speak TLS ({error}). Give the port of the proxy.") from None
     left = (ends - time.time()) / 86400
     if left < DAYS:
-        raise FedpdError(f"the certificate of {host} ends in {left:.0f} days. Ask the server's operator for new kits.")
+        raise FedpdError(f"the certificate of {host} ends in {left:.0f} days. Ask its operator to run fedpd renew.")
     return f"it is valid for {left:.0f} days"
 
 
 def _clock(site: Site) -> str:
-    context = ssl.create_default_context(cafile=site.authority)
+    context = _context(site)
     try:
         with urllib.request.urlopen(f"https://{site.server}/", timeout=SECONDS, context=context) as answer:
             date = answer.headers["Date"]
@@ -227,32 +276,55 @@ def _clock(site: Site) -> str:
     return f"it differs from the server's by {abs(ahead):.0f} s"
 
 
-def _registration(site: Site) -> str:
-    if _runs(site):
-        return f"not checked, because this client's SuperNode already runs (port {site.port})"
+def _context(site: Site) -> ssl.SSLContext:
+    try:
+        return tls_context(site.authority, site.certificate, site.key)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        remedy = "Copy client.crt and client.key from the client's kit again"
+        raise FedpdError(f"the client's certificate and key do not fit ({error}). {remedy}.") from None
+
+
+def _online(site: Site) -> str:
+    """Ask the server how it sees this client, and compare it with what runs here."""
+    found = _ask(site)
+    node, online, runs = found.get("node"), found.get("status") == "online", _runs(site)
+    if node is None:
+        raise FedpdError("the server does not know this key. Ask its operator to run: ./start.sh register.")
+    if runs and not online:
+        raise FedpdError(
+            "this client's SuperNode runs, but the server does not see it online. Wait a minute; if that does not "
+            f"help, look at its log and restart it: systemctl restart fedpd-{site.name}."
+        )
+    if online and not runs:
+        raise FedpdError(
+            "the server sees this client online, but its SuperNode does not run here. It ended less than 60 s ago, or "
+            "another machine uses its key. Wait a minute."
+        )
+    return f"it sees this client online, as node {node}" if online else f"it knows this key as node {node}"
+
+
+def _ask(site: Site) -> dict[str, Any]:
+    """Return what the server says about this client."""
     key = _private_key(site)
-    public = key.public_key()
-    authority = site.authority.read_bytes()
-    with FleetHttpClient.from_server_address(
-        site.server, False, authority, interceptors=[NodeAuthHttpInterceptor(key, public)]
-    ) as client:
-        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+    sign = NodeAuthHttpInterceptor(key, key.public_key())
+    with httpx.Client(verify=_context(site), timeout=SECONDS) as client:
+        request = client.build_request("GET", f"https://{site.server}{STATUS}")
+        context = ProtobufRequestContext("", ActivateNodeRequest(), request)
         try:
-            node = client.ActivateNode(request).node_id
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
-        except httpx.HTTPStatusError as error:
-            status = error.response.status_code
-            reasons = {
-                401: "the server does not accept the signature of this key. Copy client.key from the kit again",
-                403: "the proxy is closed for clients. Write its configuration anew with fedpd provision",
-                412: "the server does not admit this client: its key is not registered, or its SuperNode ended without "
-                "signing off less than 60 s ago. Wait a minute; then ask the operator to run fedpd register",
-                502: "the server's proxy runs, but its SuperLink does not. Ask the operator to start it",
-            }
-            raise FedpdError(f"{reasons.get(status, f'the server answers {status}. Ask its operator')}.") from None
+            answer = sign.intercept(context, lambda signed: client.send(signed.request))
         except httpx.HTTPError as error:
             raise FedpdError(f"the server did not answer ({error}). Try again.") from None
-    return f"the server knows this key as node {node}"
+    reasons = {
+        400: "the proxy does not accept this client's certificate. Copy client.crt from the kit, as site.toml names it",
+        401: "the server does not accept the signature of this key. Copy client.key from the kit again",
+        403: "the server does not know this client's certificate. Ask its operator: the kit may have been replaced",
+        404: "the server runs another version of fedpd. Install the same one at both sides",
+        502: "the server's proxy runs, but its SuperLink does not. Ask the operator to start it",
+    }
+    status = answer.status_code
+    if status == httpx.codes.OK:
+        return answer.json()
+    raise FedpdError(f"{reasons.get(status, f'the server answers {status}. Ask its operator')}.")
 
 
 def examine_app(site: Site, app: Path) -> Iterator[Finding]:

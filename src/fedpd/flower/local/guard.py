@@ -6,6 +6,7 @@ unpacks or runs anything of it. For another app it replies with an error that na
 """
 
 import hashlib
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from flwr.app import Error, Message
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.clients.site_policy import SitePolicy, read_policy
-from fedpd.flower.private import ErrorCode, Pull, build_fab_from_disk, flower_supernode, replace_pull, send_reply
+from fedpd.flower.private import ErrorCode, Pull, build_fab_from_disk, replace_pull, send_reply
 from fedpd.flower.warm import supernode
+from fedpd.flower.warm.fleet import connect_with
 
 
 class UnlistedAppError(FedpdError):
@@ -85,10 +87,18 @@ def guarded(pull: Pull, policy_path: Path | None, client: str) -> Pull:
     return checked
 
 
-def run_supernode(arguments: list[str], policy_path: Path | None, client: str) -> None:
-    """Run Flower's SuperNode in this process, with the check of apps and `supernode.prepare`, until it is ended."""
+def run_supernode(arguments: list[str], policy_path: Path | None, client: str, context: ssl.SSLContext) -> None:
+    """Run Flower's SuperNode in this process until it is ended, with the check of apps and all that `warm` changes.
+
+    Args:
+        arguments: The arguments of `flower-supernode`.
+        policy_path: The file with the client's rules; None: there are none.
+        client: The client's name.
+        context: The context of its connections to the server.
+    """
     read_policy(policy_path)  # a mistake shows at once
     supernode.prepare()
+    connect_with(context)
     replace_pull(lambda pull: guarded(pull, policy_path, client))
     sys.argv = ["flower-supernode", *arguments]
-    flower_supernode()
+    supernode.run()

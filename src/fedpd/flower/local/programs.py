@@ -44,7 +44,9 @@ def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(home / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     } | ({"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL} if is_node else {})
-    path = os.pathsep.join([str(home / "bin"), str(bin_folder()), os.environ.get("PATH", "")])
+    own = [str(home / "bin"), str(bin_folder())]
+    others = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder not in own]
+    path = os.pathsep.join([*own, *others])  # the same when this process starts again
     return (
         defaults
         | os.environ
@@ -62,9 +64,9 @@ def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
 def superlink_command(port: int, certificates: ServerCertificates, secret: Path, database: Path) -> list[str]:
     """Return the command of a SuperLink."""
     return [
-        str(bin_folder() / "flower-superlink"),
+        *program.superlink_command(),
         *("--host", HOST, "--port", str(port)),
-        *_server_options(certificates),
+        *server_options(certificates),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
@@ -88,7 +90,7 @@ def supernode_command(
     """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps connect to it at `port`."""
     return [
         *(sys.executable, "-m", "fedpd.flower.warm.supernode"),
-        *_server_options(certificates),
+        *server_options(certificates),
         *supernode_options(f"{HOST}:{link}", certificates.authority, keys.private, port, config),
     ]
 
@@ -104,7 +106,8 @@ def supernode_options(superlink: str, authority: Path, key: Path, port: int, con
     ]
 
 
-def _server_options(certificates: ServerCertificates) -> list[str]:
+def server_options(certificates: ServerCertificates) -> list[str]:
+    """Return the options of a Flower program that others reach by TLS."""
     authority, certificate, key = map(str, certificates)
     return ["--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key]
 
@@ -143,7 +146,7 @@ def is_healthy(port: int, authority: Path) -> bool:
 
 def is_closed(port: int, authority: Path) -> bool:
     """Return whether the proxy answers, with a certificate of this federation, and refuses what clients do not need."""
-    return _health(port, authority) == 403
+    return _health(port, authority) in (400, 403)  # 400: a kit's proxy, which asks for a client's certificate
 
 
 def _health(port: int, authority: Path) -> int | None:

@@ -1,15 +1,15 @@
 """The start-up kits of a federation, one folder for the server and one for each client: writes and registers them.
 
-A kit is all that its machine needs besides Python and fedpd: keys, certificates, settings, a start script, systemd
-units, a compose file and half a page of instructions. Scripts find their files by their own place, so a kit also runs
-in another folder; only the systemd units contain the folder of sites.toml. `register_clients` registers the clients'
-public keys at the SuperLink, and writes which node owns which client's name.
+A kit is all that its machine needs besides Python: a wheel of fedpd, keys, certificates, settings, scripts that install
+and start it, systemd units, a compose file and half a page of instructions. Scripts find their files by their own
+place, so a kit also runs in another folder; only the systemd units contain the folder of sites.toml. `register_clients`
+registers the clients' public keys at the SuperLink, and writes which node owns which client's name. `membership` adds
+and removes clients later, so the server's kit also holds the federation's description and its authority, encrypted.
 """
 
 import secrets
 import shutil
 import time
-from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -21,23 +21,31 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedpd import __version__
-from fedpd.base.atomic import read_file
+from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.carry.directory import read_owners, save_owners
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import (
+    AUTHORITY_DAYS,
+    Authority,
     ServerCertificates,
     make_node_keys,
     make_server_certificates,
+    new_authority,
+    save_authority,
+    serial_of,
+    sign_client,
     write_secret,
 )
 from fedpd.flower.local.programs import HOST
-from fedpd.flower.local.proxy import proxy_config
+from fedpd.flower.local.proxy import SITES, proxy_config
 from fedpd.flower.local.sites import ServerPlan, SitePlan, read_sites
+from fedpd.flower.local.wheel import wheel_name, write_wheel
 
 KEY_REMEDY = 'Make it at the client: ssh-keygen -t ecdsa -b 384 -N "" -f client.key, and give client.key.pub'
 SECONDS = 120.0  # that the SuperLink may take to start
+KEYS, PASSPHRASE = "keys", "passphrase"
 PARTS = ("superlink", "superexec", "proxy", "register")  # the processes of the server
 
 
@@ -50,6 +58,8 @@ class _Text(Template):
 def provision(path: Path, out: Path) -> list[Path]:
     """Write the kits of the federation that a file describes, and return their folders.
 
+    The file `passphrase` in `out` opens the authority's key in the server's kit.
+
     Args:
         path: sites.toml.
         out: A new or empty folder for the kits.
@@ -57,14 +67,22 @@ def provision(path: Path, out: Path) -> list[Path]:
     Raises:
         FedpdError: If the file breaks a rule, or the folder is not empty.
     """
-    server, sites = read_sites(path)
-    _check_keys(sites)
+    server, plans = read_sites(path)
+    check_keys(plans)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         refuse("--out", str(out), "exists already and is not empty", "Give a new folder: new kits have new keys")
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parts = [{"partition-id": i, "num-partitions": len(plans)} for i in range(len(plans))]
+    sites = [plan._replace(config=part | plan.config) for plan, part in zip(plans, parts, strict=True)]
     kits = [out / "server", *(out / site.name for site in sites)]
+    passphrase = secrets.token_urlsafe(24).encode()
     try:
-        _write_kits(kits, server, sites)
+        authority = new_authority(max(AUTHORITY_DAYS, server.days) + 1)
+        _write_server(kits[0], server, authority, passphrase)
+        for site, kit in zip(sites, kits[1:], strict=True):
+            write_site(kit, kits[0], server, site, authority)
+        describe_sites(kits[0], server, sites)
+        write_secret(out / PASSPHRASE, passphrase + b"\n")
     except BaseException:
         for kit in kits:
             shutil.rmtree(kit, ignore_errors=True)  # so that the same command works once the file is right
@@ -72,21 +90,7 @@ def provision(path: Path, out: Path) -> list[Path]:
     return kits
 
 
-def _write_kits(kits: list[Path], server: ServerPlan, sites: list[SitePlan]) -> None:
-    """Write the kits of the server and of the clients into new folders."""
-    for kit in kits:
-        kit.mkdir(mode=0o700)
-    certificates = _write_server(kits[0], server)
-    for number, (site, kit) in enumerate(zip(sites, kits[1:], strict=True)):
-        _write_site(kit, server, site, {"partition-id": number, "num-partitions": len(sites)}, certificates)
-        public = kits[0] / "keys" / f"{site.name}.pub"
-        if site.key is None:
-            make_node_keys(kit, "client.key").public.rename(public)
-        else:
-            public.write_bytes(read_file(site.key))
-
-
-def _check_keys(sites: list[SitePlan]) -> None:
+def check_keys(sites: list[SitePlan]) -> None:
     """Refuse a file that is not the public key of a client, or that two clients share."""
     found: dict[bytes, str] = {}
     for site in sites:
@@ -105,24 +109,30 @@ def _check_keys(sites: list[SitePlan]) -> None:
         found[plain] = site.name
 
 
-def _write_server(kit: Path, server: ServerPlan) -> ServerCertificates:
-    """Write the server's kit; return the files of its certificate."""
-    (kit / "units").mkdir()
-    (kit / "keys").mkdir()
-    hosts = list(dict.fromkeys([server.host, *server.also, "localhost", HOST]))
-    certificates = make_server_certificates(kit, hosts, server.days)
+def _write_server(kit: Path, server: ServerPlan, authority: Authority, passphrase: bytes) -> None:
+    """Write the server's kit, without its clients."""
+    for folder in (kit, kit / "units", kit / KEYS):
+        folder.mkdir(mode=0o700)
+    certificates = make_server_certificates(kit, server.names, server.days, authority)
+    save_authority(authority, kit, passphrase)
     write_secret(kit / "superexec.secret", secrets.token_bytes(32))
-    names = ServerCertificates.within(Path())
+    names = ServerCertificates(*(Path(path.name) for path in certificates))
     address = f"[::]:{server.port} ipv6only=off" if ":" in server.host else f"0.0.0.0:{server.port}"
-    _write(kit / "nginx.conf", proxy_config(address, f"{HOST}:{server.link_port}", names))
-    until = datetime.now(UTC) + timedelta(days=server.days)
-    words = server._asdict() | {"until": f"{until:%Y-%m-%d}", "version": __version__}
-    for name in ("start.sh", "README.md", "compose.yaml"):
+    _write(kit / "nginx.conf", proxy_config(address, f"{HOST}:{server.link_port}", names, sites=Path(SITES)))
+    words = server._asdict() | _wheel(kit)
+    for name in ("start.sh", "install.sh", "README.md", "compose.yaml"):
         _write(kit / name, _fill(f"server/{name}", words))
-    _write(kit / "Dockerfile", _fill("Dockerfile", words))
     for part in PARTS:
         _write(kit / "units" / f"fedpd-{part}.service", _fill("server/unit.service", words | _unit(part)))
-    return certificates
+
+
+def _wheel(kit: Path) -> dict[str, str]:
+    """Write what installs fedpd in a kit, and return its words."""
+    words = {"version": __version__, "wheel": wheel_name()}
+    _write(kit / "SHA256SUMS", f"{write_wheel(kit)}  {wheel_name()}\n")
+    _write(kit / "Dockerfile", _fill("Dockerfile", words))
+    _write(kit / ".dockerignore", f"*\n!{wheel_name()}\n")
+    return words
 
 
 def _unit(part: str) -> dict[str, str]:
@@ -137,22 +147,46 @@ def _unit(part: str) -> dict[str, str]:
     }
 
 
-def _write_site(
-    kit: Path, server: ServerPlan, site: SitePlan, partition: dict[str, int], certificates: ServerCertificates
-) -> None:
-    """Write a client's kit, without its key."""
-    config = tomlkit.dumps(partition | site.config).strip()
-    words: dict[str, Any] = server._asdict() | {"name": site.name, "config": config, "version": __version__}
-    words["rules"] = tomlkit.dumps(site.policy).strip()
+def write_site(kit: Path, home: Path, server: ServerPlan, site: SitePlan, authority: Authority) -> None:
+    """Write a client's kit into a new folder, and what the server's kit `home` needs to know of it.
+
+    Raises:
+        FedpdError: If a rule of the client's policy does not exist.
+    """
+    kit.mkdir(mode=0o700, parents=True)
+    words: dict[str, Any] = server._asdict() | {"name": site.name} | _wheel(kit)
+    words["config"], words["rules"] = (tomlkit.dumps(table).strip() for table in (site.config, site.policy))
     words["secret"] = "This folder holds the client's private key: copy it over a secure channel, and keep it"
     if site.key is not None:
         words["secret"] = "Copy the private key that you have made into this folder as `client.key`, and keep it"
-    for name in ("start.sh", "README.md", "compose.yaml", "site.toml", "policy.toml"):
+    for name in ("start.sh", "install.sh", "README.md", "compose.yaml", "site.toml", "policy.toml"):
         _write(kit / name, _fill(f"site/{name}", words))
-    _write(kit / "Dockerfile", _fill("Dockerfile", words))
     _write(kit / f"fedpd-{site.name}.service", _fill("site/unit.service", words))
-    (kit / "ca.crt").write_bytes(certificates.authority.read_bytes())
+    (kit / "ca.crt").write_bytes((home / "ca.crt").read_bytes())
     read_policy(kit / "policy.toml")  # a mistake in `policy` of sites.toml shows now, not at the client
+    public = home / KEYS / f"{site.name}.pub"
+    if site.key is None:
+        make_node_keys(kit, "client.key").public.rename(public)
+    else:
+        public.write_bytes(read_file(site.key))
+    key = load_ssh_public_key(public.read_bytes())
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    sign_client(authority, site.name, key, public.with_suffix(".crt"))
+    (kit / "client.crt").write_bytes(public.with_suffix(".crt").read_bytes())
+
+
+def describe_sites(kit: Path, server: ServerPlan, sites: list[SitePlan]) -> None:
+    """Write into the server's kit who takes part: for later commands, and for the proxy."""
+    entries = {name.replace("_", "-"): value for name, value in server._asdict().items()}
+    tables = [
+        {"name": site.name, "config": site.config, "policy": site.policy, "key": f"{KEYS}/{site.name}.pub"}
+        for site in sites
+    ]
+    with replace_file(kit / "sites.toml") as file:
+        file.write(tomlkit.dumps({"server": entries | {"also": list(server.also)}, "sites": tables}).encode())
+    known = [f'"{serial_of(kit / KEYS / f"{site.name}.crt")}" "{site.name}";\n' for site in sites]
+    with replace_file(kit / SITES) as file:
+        file.write("".join(known).encode())
 
 
 def _fill(name: str, words: dict[str, Any]) -> str:
@@ -182,7 +216,7 @@ def register_clients(kit: Path, port: int, seconds: float = SECONDS) -> dict[str
         FedpdError: If the SuperLink does not run, or refuses a key.
     """
     kit = kit.absolute()
-    keys = sorted((kit / "keys").glob("*.pub"))
+    keys = sorted((kit / KEYS).glob("*.pub"))
     if not keys:
         refuse("KIT", str(kit), "has no public keys in its folder keys", "Give the server's kit of fedpd provision")
     certificates = ServerCertificates.within(kit)

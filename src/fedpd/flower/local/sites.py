@@ -25,12 +25,14 @@ from fedpd.base.checks import at_most, count, refuse
 from fedpd.flower.clients.site_policy import KEY as POLICY
 from fedpd.flower.clients.store import FOLDER as STATE
 from fedpd.flower.local import programs
+from fedpd.flower.local.certificates import AUTHORITY_DAYS, make_server_certificates
 from fedpd.flower.tables import check_keys, read_table, read_toml
 from fedpd.flower.warm.program import write_programs
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # it becomes the name of a folder and of a systemd unit
 HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 MOST_DAYS = 36_500
+RUNTIME = "runtime"  # the folder below `home` with the certificate between a SuperNode and its own programs
 Entry = str | int | float | bool
 
 
@@ -54,6 +56,11 @@ class ServerPlan(NamedTuple):
     user: str = "fedpd"
     days: int = 365
     also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The names and addresses in the certificate."""
+        return list(dict.fromkeys([self.host, *self.also, "localhost", programs.HOST]))
 
 
 class SitePlan(NamedTuple):
@@ -79,6 +86,7 @@ class Site(NamedTuple):
         name: The client's name.
         server: The host and port of the server.
         key: The client's private key.
+        certificate: Its certificate, by which the server's proxy knows it; None: it has none.
         authority: The certificate by which it checks the server's.
         state: The folder for its state.
         policy: The file with its own rules; None: it has none.
@@ -90,6 +98,7 @@ class Site(NamedTuple):
     name: str
     server: str
     key: Path = Path("client.key")
+    certificate: Path | None = None
     authority: Path = Path("ca.crt")
     state: Path = Path("state")
     policy: Path | None = None
@@ -114,7 +123,7 @@ def read_sites(path: Path) -> tuple[ServerPlan, list[SitePlan]]:
     plans = []
     for i, table in enumerate(sites, 1):
         place = f"{path}: [[sites]] number {i}"
-        plans.append(_check_site(read_table(SitePlan, table, place, folder=path.parent), place))
+        plans.append(check_site(read_table(SitePlan, table, place, folder=path.parent), place))
     names = [plan.name for plan in plans]
     for name in names:
         if names.count(name) > 1 or name == "server":
@@ -156,7 +165,8 @@ def _check_server(server: ServerPlan, place: str) -> ServerPlan:
     return server._replace(folder=server.folder.rstrip("/"))
 
 
-def _check_site(site: SitePlan, place: str) -> SitePlan:
+def check_site(site: SitePlan, place: str) -> SitePlan:
+    """Return the plan of a client if its name and its configuration follow the rules."""
     if not NAME.fullmatch(site.name):
         rule = "must have letters, digits, '.', '_' and '-' only"
         refuse(f"{place}: name", site.name, rule, 'Write name = "hospital-1"')
@@ -174,18 +184,21 @@ def node_config(site: Site) -> dict[str, str | int | float | bool]:
 
 
 def supernode_arguments(site: Site) -> list[str]:
-    """Return the arguments of the client's SuperNode."""
+    """Return the arguments of the client's SuperNode, except for its own certificate on this machine."""
     return programs.supernode_options(site.server, site.authority, site.key, site.port, node_config(site))
 
 
 def run_client(site: Site) -> None:
     """Run the SuperNode of a client in this process until it is ended; only its owner can read the files it writes."""
     os.umask(0o077)
-    for folder in (site.home, site.state):
+    for folder in (site.home, site.state, site.home / RUNTIME):
         folder.mkdir(parents=True, exist_ok=True)
     write_programs(site.home / "bin")
     # Before Flower is imported, which reads FLWR_HOME.
     os.environ.update(programs.environment(site.home, is_node=True))
     from fedpd.flower.local.guard import run_supernode
+    from fedpd.flower.warm.fleet import tls_context
 
-    run_supernode(supernode_arguments(site), site.policy, site.name)
+    own = make_server_certificates(site.home / RUNTIME, ["localhost", programs.HOST], AUTHORITY_DAYS)
+    arguments = [*programs.server_options(own), *supernode_arguments(site)]
+    run_supernode(arguments, site.policy, site.name, tls_context(site.authority, site.certificate, site.key))

@@ -208,6 +208,23 @@ def combine_sums(sums: Mapping[str, float], number: int) -> dict[str, float]:
     return columns
 
 
+def by_client(answers: Sequence[ClientEvaluation | None]) -> dict[str, np.ndarray]:
+    """Return each client's own values by column, in the order of the agents; NaN where a client has none."""
+    own = [{} if answer is None else _own_values(answer) for answer in answers]
+    names = {name: None for values in own for name in values}
+    return {name: np.array([values.get(name, np.nan) for values in own]) for name in names}
+
+
+def _own_values(answer: ClientEvaluation) -> dict[str, float]:
+    """Return f_i and the accuracies of one client."""
+    values = {"loss": float(answer.value)}
+    if answer.judged is not None:
+        trained, samples, right, _, tests = map(float, answer.judged)
+        values |= {"train_accuracy": trained / samples} if samples else {}
+        values |= {"test_accuracy": right / tests} if tests else {}
+    return values
+
+
 def _sum(trees: Sequence[Tree]) -> Tree:
     total = jax.tree.map(np.array, trees[0])
     for tree in trees[1:]:

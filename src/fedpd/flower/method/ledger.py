@@ -1,6 +1,7 @@
 """The history of a federation: a simulation's columns, and counts that only a real federation has."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from fedpd.base import checkpoint
 from fedpd.engine.measure.columns import COLUMNS, EPSILON, FEDERATED, SAMPLE
 from fedpd.engine.measure.costs import Costs
 from fedpd.engine.measure.history import History, Totals, extend, start_row
-from fedpd.experiments.federated import ELAPSED
+from fedpd.experiments.federated import BY_CLIENT, ELAPSED
 
 # Further columns, counted from the start of the run. Serialised bytes include evaluations and repetitions.
 COUNTS = tuple(column.name for column in FEDERATED)
@@ -28,6 +29,7 @@ class Ledger(NamedTuple):
         pending: `WORK` of the K rounds that are not in the history yet: (K, N), (K, N), (K, E), (K, E).
         elapsed: The seconds of wall time at each row. They are not in the history, which is equal for equal runs.
         epsilon: The largest epsilon of a sample that a client has spent by its own account.
+        by_client: By column, each client's own value at the newest evaluation, NaN where it is not known: (N,).
     """
 
     history: History
@@ -36,6 +38,7 @@ class Ledger(NamedTuple):
     pending: dict[str, np.ndarray]
     elapsed: np.ndarray
     epsilon: float = 0.0
+    by_client: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def new_ledger(agents: int, exchanges: int) -> Ledger:
@@ -99,16 +102,16 @@ def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> 
 
 def ledger_arrays(ledger: Ledger) -> checkpoint.Arrays:
     """Return the arrays of a ledger, for a checkpoint."""
-    parts = {"history": ledger.history, "pending": ledger.pending}
+    parts = {"history": ledger.history, "pending": ledger.pending, BY_CLIENT: ledger.by_client}
     columns = {f"{kind}.{name}": column for kind, part in parts.items() for name, column in part.items()}
     return columns | {ELAPSED: ledger.elapsed}
 
 
 def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, int], epsilon: float) -> Ledger:
     """Return the ledger of a checkpoint."""
-    parts: dict[str, dict[str, np.ndarray]] = {"history": {}, "pending": {}}
+    parts: dict[str, dict[str, np.ndarray]] = {"history": {}, "pending": {}, BY_CLIENT: {}}
     for key, column in found.items():
         kind, _, name = key.partition(".")
         if kind in parts:
             parts[kind][name] = column
-    return Ledger(parts["history"], totals, counts, parts["pending"], found[ELAPSED], epsilon)
+    return Ledger(parts["history"], totals, counts, parts["pending"], found[ELAPSED], epsilon, parts[BY_CLIENT])

@@ -40,7 +40,14 @@ from fedpd.flower.carry.directory import (
 )
 from fedpd.flower.carry.protocol import HELLO, Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
-from fedpd.flower.method.evaluation import ClientEvaluation, combine, combine_sums, evaluation_request, read_evaluation
+from fedpd.flower.method.evaluation import (
+    ClientEvaluation,
+    by_client,
+    combine,
+    combine_sums,
+    evaluation_request,
+    read_evaluation,
+)
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
@@ -70,9 +77,11 @@ from fedpd.flower.method.server import (
     steps_to_do,
 )
 from fedpd.flower.method.settings import Settings, check_clip, check_secure
-from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.shapes import entries_of, shapes
+from fedpd.flower.private import TaskIdentity
+from fedpd.flower.warm.limits import declare_limit, largest_reply, limits_file
 from fedpd.transforms._private import is_model
-from fedpd.transforms._ways import parts_of
+from fedpd.transforms._ways import message_parts
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -111,6 +120,8 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hel
     """
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, start, settings)))
+    if limits_file() is not None:
+        declare_limit(TaskIdentity.run_id, largest_reply(entries_of((made.messages, made.model))))
     check_secure(algorithm, made, settings)
     kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
@@ -305,7 +316,7 @@ def _clipped(message: Tree, kinds: Sequence[Kind | None], model: Vector, bound: 
     The type of a vector says what is bounded: of a model or an iterate the distance to the server's model, of a change
     or a gradient its norm. A part without a type stays as it is, as with `transforms.clip`.
     """
-    parts, structure = parts_of(message)
+    parts, structure = message_parts(message)
     clipped = []
     for part, kind in zip(parts, kinds, strict=True):
         clipped.append(part if kind is None else _clip_vector(part, model if is_model(kind) else None, bound))
@@ -376,6 +387,8 @@ def read_metrics(
         metrics = combine([found.answers[name] for name in present])
     if quorum is not None:
         metrics["metrics_agents"] = len(present) if usable else 0
+    if usable and sums is None:
+        run = run._replace(ledger=run.ledger._replace(by_client=by_client([found.answers.get(name) for name in names])))
     return _count_messages(run, found), metrics
 
 

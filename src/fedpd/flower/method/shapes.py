@@ -67,6 +67,11 @@ def shapes(algorithm: Method, start: Tree) -> Shapes:
     return Shapes(model, agent, sent, broadcasts, costs_of(messages))
 
 
+def entries_of(like: Tree) -> int:
+    """Return the number of entries of all arrays of these shapes."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(like))
+
+
 def zeros(like: Tree) -> Tree:
     """Return zeros of these shapes and types, which JAX can use without a copy."""
     return jax.tree.map(_aligned_zeros, like)

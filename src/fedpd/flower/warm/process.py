@@ -53,9 +53,11 @@ from fedpd.flower.private import (
     push_task_output,
     run_pb2,
     serde,
+    try_obtain_flwr_app_token,
     validate_and_resolve_root_certificates,
 )
 from fedpd.flower.warm import shim
+from fedpd.flower.warm.tokens import hide_token
 
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS
@@ -181,7 +183,7 @@ class WarmProcess:
             root_certificates=validate_and_resolve_root_certificates(given.root_certificates, given.insecure),
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-                RuntimeTokenHttpInterceptor(given.token),
+                RuntimeTokenHttpInterceptor(try_obtain_flwr_app_token(given)),
             ],
             retry_invoker=retry,
         )
@@ -232,7 +234,8 @@ class WarmProcess:
             for descriptor in handed:
                 os.set_inheritable(descriptor, True)
             os.environ[HANDED_OVER] = ",".join(map(str, handed))
-            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *arguments])
+            hidden, _ = hide_token(arguments)
+            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *hidden])
 
     def is_worn(self, messages: int = MESSAGES, growth: int = MEMORY) -> bool:
         """Return whether a new process should answer the next message, after so many messages or so much growth."""

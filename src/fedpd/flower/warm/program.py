@@ -9,19 +9,23 @@ from fedpd.base.atomic import replace_file
 from fedpd.flower.warm import shim, supervisor
 
 CLIENT, NODE, EXECUTOR = "flwr-clientapp", "flower-supernode", "flower-superexec"
+LINK = "flower-superlink"
+STATUS = "/v1/fedpd/node"  # the path at which a SuperLink says how it sees the node that asks
 
 
 def write_programs(folder: Path) -> Path:
     """Write the programs to a folder, and return the folder.
 
     `flwr-clientapp` keeps one process warm per SuperNode (see `shim`), `flower-supernode` pauses less (see
-    `supernode`), and `flower-superexec` survives an error of its server and starts again after a crash (see `superexec`
-    and `supervisor`). They use this Python.
+    `supernode`), `flower-superexec` survives an error of its server and starts again after a crash (see `superexec`
+    and `supervisor`), and `flower-superlink` refuses replies that are too large (see `superlink`). They all use
+    this Python.
     """
     own = str(bin_folder() / CLIENT)
     _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), own])
     _write(folder / NODE, [sys.executable, "-m", "fedpd.flower.warm.supernode"])
     _write(folder / EXECUTOR, superexec_command())
+    _write(folder / LINK, superlink_command())
     return folder
 
 
@@ -38,6 +42,11 @@ def bin_folder() -> Path:
 def superexec_command() -> list[str]:
     """Return the command of a SuperExec that starts again when it dies, without its arguments."""
     return [sys.executable, "-IS", str(Path(supervisor.__file__).absolute())]
+
+
+def superlink_command() -> list[str]:
+    """Return the command of a SuperLink with fedpd's limits, without its arguments."""
+    return [sys.executable, "-m", "fedpd.flower.warm.superlink"]
 
 
 def _write(path: Path, command: list[str]) -> None:

@@ -32,7 +32,7 @@ def main(program: str, arguments: Sequence[str], seconds: float = READY_SECONDS)
     except OSError:  # busy for another message
         run_cold(program, arguments)
     with connection:
-        if not hand_over(connection, arguments):
+        if not hand_over(connection, with_token(arguments)):
             run_cold(program, arguments)
         return 0 if receive(connection) == DONE else 1
 
@@ -41,6 +41,15 @@ def socket_path(arguments: Sequence[str]) -> Path:
     """Return the socket of the warm process of a SuperNode, which starts its programs from one SuperExec."""
     home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()
     return home / "fedpd-warm" / f"{arguments[list(arguments).index('--parent-pid') + 1]}.sock"
+
+
+def with_token(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the token itself in place of its file, which the warm process cannot open."""
+    words = list(arguments)
+    if "--token-file" in words:
+        place = words.index("--token-file")
+        words[place : place + 2] = ["--token", Path(words[place + 1]).read_text(encoding="utf-8")]
+    return words
 
 
 def connect(place: Path, seconds: float) -> socket.socket:
