@@ -122,12 +122,19 @@ def observing(
         yield Observation(report or _log, callback, test, loggers, targets, time.monotonic())
 
 
+class OneLine(logging.Formatter):
+    """Writes each message in one line, and no control characters, so that no text in it looks like another message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in super().formatMessage(record))
+
+
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     """Append Flower's log to a file, which has each line as soon as it is logged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     flower = logging.getLogger("flwr")
     flower.addHandler(handler)
     try:
