@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from fedpd.base.checks import refuse
 from fedpd.base.errors import extra
 
 App = Annotated[Path, typer.Argument(metavar="APP", help="The folder of a Flower app.")]
@@ -166,4 +165,6 @@ def _passphrase(file: Path | None) -> bytes:
     try:
         return file.read_bytes().strip()
     except OSError as error:
+        from fedpd.base.checks import refuse
+
         refuse("--passphrase-file", str(file), f"cannot be read ({error.strerror})", "Give the file of fedpd provision")
