@@ -28,13 +28,7 @@ PUBLIC |= {"flwr.clientapp.mod", "flwr.clientapp.typing", "flwr.serverapp.strate
 # The parameters that fedpd gives, by the names with which it gives them; "*" stands for one by position.
 CALLS = {
     "build_fab_from_disk": ["*"],
-    "bytes_to_ndarray": ["*"],
-    "check_configs": ["*", "*"],
-    "check_stage": ["*", "*"],
     "_parse_args_run_flwr_clientapp": [],
-    "combine_shares": ["*"],
-    "decrypt": ["*", "*"],
-    "generate_shared_key": ["*", "*"],
     "get_all_nested_objects": ["*"],
     "get_load_client_app_fn": ["default_app_ref", "app_path", "multi_app"],
     "inflate_object_from_contents": ["*", "*"],
@@ -45,9 +39,6 @@ CALLS = {
     "pull_task_input": ["*"],
     "push_message": ["*", "*", "*"],
     "push_task_output": ["*", "*", "*", "*"],
-    "quantize": ["*", "*", "*"],
-    "secaggplus_mod": ["*", "*", "*"],
-    "share_keys_plaintext_separate": ["*"],
     "try_obtain_flwr_app_token": ["*"],
     "validate_and_resolve_root_certificates": ["*", "*"],
     "authenticate_node": ["*"],

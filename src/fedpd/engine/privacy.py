@@ -1,6 +1,7 @@
 """The privacy of a run: how much noise each agent adds and how epsilon is counted, of agents and of single samples."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from fedpd.engine.backends.liveness import liveness_of
 from fedpd.engine.measure.costs import run_exchange
 from fedpd.engine.plan import Plan, prepare
 from fedpd.transforms import ExampleAccountant
-from fedpd.transforms._accountant import Accountant, noise_for
+from fedpd.transforms._accountant import Accountant, noise_for, noise_for_examples
 from fedpd.transforms._private import Gaussian, with_noise
 from fedpd.transforms._wrap import private_parts
 
@@ -112,8 +113,36 @@ def with_example_privacy(plan: Plan) -> Plan:
         remedy = "Choose a method that does not, e.g. fedpd(eta=...), fedavg(...) or fedprox(...)"
         refuse("oracle", oracle.description, f"{rule}: {plan.algorithm.name}", remedy)
     warn_of_delta(oracle.delta, int(plan.problem.sizes.max()), "sample", "1/|D_i|")
-    numbers = (oracle.noise_multiplier, oracle.delta, oracle.share, oracle.iterations)
-    return plan._replace(examples=ExampleAccountant(*numbers))
+    known = with_noise_found(oracle, int(plan.problem.sizes.min()), plan.rounds)
+    plan = plan._replace(algorithm=with_private_oracle(plan.algorithm, lambda one: known))
+    return plan._replace(examples=example_accountant(known, int(plan.problem.sizes.min())))
+
+
+def example_accountant(oracle: DPSGD, size: int) -> ExampleAccountant:
+    """Return what counts the epsilon of one of `size` samples; the oracle's noise is known."""
+    assert oracle.noise_multiplier is not None  # `with_noise_found`
+    return ExampleAccountant(oracle.noise_multiplier, oracle.delta, float(oracle.share_of(size)), oracle.iterations)
+
+
+def with_noise_found(oracle: DPSGD, size: int, rounds: int) -> DPSGD:
+    """Return the oracle with the noise for its epsilon, on this many samples."""
+    if oracle.epsilon is None:
+        return oracle
+    noise = noise_for_examples(oracle.epsilon, rounds, oracle.delta, float(oracle.share_of(size)), oracle.iterations)
+    return dataclasses.replace(oracle, noise_multiplier=noise, epsilon=None)
+
+
+def with_private_oracle(value: Any, change: Callable[[DPSGD], Oracle]) -> Any:
+    """Return a method whose private oracles are changed."""
+    if isinstance(value, DPSGD):
+        return change(value)
+    if isinstance(value, tuple):
+        inside = [with_private_oracle(one, change) for one in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else tuple(inside)
+    if not isinstance(value, Value):
+        return value
+    inner = {name: getattr(value, name) for name in (field.name for field in dataclasses.fields(value))}
+    return dataclasses.replace(value, **{name: with_private_oracle(one, change) for name, one in inner.items()})
 
 
 def private_oracle(algorithm: Method) -> DPSGD | None:
@@ -157,11 +186,4 @@ class Blind(Oracle):
 
 def without_oracles(value: Any) -> Any:
     """Return a method whose private oracles are replaced by one that computes nothing."""
-    if isinstance(value, DPSGD):
-        return Blind()
-    if isinstance(value, tuple):
-        return tuple(map(without_oracles, value))
-    if not isinstance(value, Value):
-        return value
-    inner = {field.name: without_oracles(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return dataclasses.replace(value, **inner)
+    return with_private_oracle(value, lambda oracle: Blind())

@@ -19,30 +19,13 @@ from fedpd.base.lazy import lazy_names
 if TYPE_CHECKING:
     from flwr.cli.build import build_fab_from_disk as build_fab_from_disk
     from flwr.cli.install import install_from_fab as install_from_fab
-    from flwr.client.mod import secaggplus_mod as secaggplus_mod
-    from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState as SecAggPlusState
-    from flwr.client.mod.secure_aggregation.secaggplus_mod import check_configs as check_configs
-    from flwr.client.mod.secure_aggregation.secaggplus_mod import check_stage as check_stage
     from flwr.clientapp.client_app import LoadClientAppError as LoadClientAppError
     from flwr.clientapp.utils import get_load_client_app_fn as get_load_client_app_fn
-    from flwr.common import bytes_to_ndarray as bytes_to_ndarray
-    from flwr.common import ndarray_to_bytes as ndarray_to_bytes
     from flwr.common import serde as serde
     from flwr.common.args import try_obtain_flwr_app_token as try_obtain_flwr_app_token
     from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
     from flwr.common.constant import ErrorCode as ErrorCode
     from flwr.common.constant import SubStatus as SubStatus
-    from flwr.common.secure_aggregation.crypto.shamir import combine_shares as combine_shares
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt as decrypt
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key as generate_shared_key
-    from flwr.common.secure_aggregation.quantization import quantize as quantize
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS as RECORD_KEY_CONFIGS
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE as RECORD_KEY_STATE
-    from flwr.common.secure_aggregation.secaggplus_constants import Key as Key
-    from flwr.common.secure_aggregation.secaggplus_constants import Stage as Stage
-    from flwr.common.secure_aggregation.secaggplus_utils import (
-        share_keys_plaintext_separate as share_keys_plaintext_separate,
-    )
     from flwr.proto import fab_pb2 as fab_pb2
     from flwr.proto import message_pb2 as message_pb2
     from flwr.proto import run_pb2 as run_pb2
@@ -62,8 +45,6 @@ if TYPE_CHECKING:
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor as RuntimeTokenHttpInterceptor
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor as RuntimeVersionHttpInterceptor
     from flwr.supercore.logger import update_console_handler as update_console_handler
-    from flwr.supercore.primitives.asymmetric import bytes_to_private_key as bytes_to_private_key
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key as bytes_to_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes as public_key_to_bytes
     from flwr.supercore.protobuf.client import ProtobufRequestContext as ProtobufRequestContext
     from flwr.supercore.retry import make_simple_http_retry_invoker as make_simple_http_retry_invoker

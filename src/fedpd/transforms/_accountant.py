@@ -11,6 +11,8 @@ rounds: the state of an agent depends on the rounds in which it took part, while
 the rounds are independent of all else.
 """
 
+import logging
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -118,9 +120,20 @@ def _sampled(noise_multiplier: float, share: float) -> tuple[np.ndarray, np.ndar
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
-    counted = RdpAccountant()
-    counted.compose(dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier)))
+    counted, log = RdpAccountant(), logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of every order that does not count
+    try:
+        counted.compose(dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier)))
+    finally:
+        log.setLevel(level)
     return np.asarray(counted.orders), counted.rdp
+
+
+@lru_cache(maxsize=64)
+def noise_for_examples(epsilon: float, rounds: int, delta: float, share: float, steps: int) -> float:
+    """Return the smallest noise multiplier of a step of DP-SGD with which a run spends at most epsilon, to 4 digits."""
+    return _least_noise(lambda noise: ExampleAccountant(noise, delta, share, steps).epsilon(rounds), epsilon, rounds)
 
 
 @lru_cache(maxsize=64)
@@ -130,16 +143,21 @@ def noise_for(epsilon: float, rounds: int, delta: float, agents: int, cohort: in
     Raises:
         FedpdError: There is none, or epsilon is so large that it protects nothing.
     """
-    if Accountant(LEAST_NOISE, delta, agents, cohort).epsilon(rounds) <= epsilon:
+    return _least_noise(lambda noise: Accountant(noise, delta, agents, cohort).epsilon(rounds), epsilon, rounds)
+
+
+def _least_noise(epsilon_of: Callable[[float], float], epsilon: float, rounds: int) -> float:
+    """Return the smallest noise multiplier whose epsilon is at most this one, to 4 digits."""
+    if epsilon_of(LEAST_NOISE) <= epsilon:
         refuse("epsilon", epsilon, "is so large that it protects nobody", "Give a smaller epsilon, e.g. 4")
     low, high = LEAST_NOISE, 1.0
-    while Accountant(high, delta, agents, cohort).epsilon(rounds) > epsilon:
+    while epsilon_of(high) > epsilon:
         low, high = high, 2 * high
         if high > LARGEST_NOISE:
             refuse("epsilon", epsilon, f"no noise is enough for {rounds} rounds", "Give a larger epsilon")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        if Accountant(middle, delta, agents, cohort).epsilon(rounds) > epsilon:
+        if epsilon_of(middle) > epsilon:
             low = middle
         else:
             high = middle

@@ -15,14 +15,11 @@ standard deviation s / sqrt(K). The server does C = C exp(-rate (mean b_i - quan
 both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^2.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental import io_callback
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
@@ -45,6 +42,7 @@ from fedpd.core import (
     message_kinds,
     vectors_of,
 )
+from fedpd.core.draws import system_normal
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import message_parts, model_in
 
@@ -270,14 +268,7 @@ def from_key(key: Key, like: Any) -> Array:
 
 def from_system(key: Key, like: Any) -> Array:
     """Return standard normal numbers that nobody can predict, for federations; the key is not used."""
-    return io_callback(_system_normals, jax.ShapeDtypeStruct(like.shape, like.dtype), like)
-
-
-def _system_normals(like: Any) -> np.ndarray:
-    """Return normal numbers from the operating system's cryptographic random bits (Box and Muller)."""
-    bits = np.frombuffer(os.urandom(16 * like.size), np.uint64).reshape(2, -1)
-    radius, angle = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return (np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)).reshape(like.shape).astype(like.dtype)
+    return system_normal(like)
 
 
 class Private(Layer):

@@ -131,3 +131,60 @@ def test_a_silent_node_is_asked_again() -> None:
     found = wait_for_clients(clients, AGENTS, 30.0, 0.001)
     assert sorted(found.nodes) == ["0", "1", "2"]
     assert sorted(asked) == [1, 1, 2, 3]
+
+
+class Renaming(InProcessGrid):
+    """Node 1 answers its second question with another name, which is free."""
+
+    def __init__(self, names: dict[int, list[str]], agents: int) -> None:
+        super().__init__(app(FEDPD), agents, {})
+        self.names = names
+
+    def deliver(self, message: Message) -> Message | None:
+        reply = super().deliver(message)
+        node = message.metadata.dst_node_id
+        if reply is not None and message.metadata.message_type == "query.hello" and self.names.get(node):
+            reply.content.config_records["config"]["fedpd-name"] = self.names[node].pop(0)
+        return reply
+
+
+def test_a_node_keeps_one_name(caplog: pytest.LogCaptureFixture) -> None:
+    grid = Renaming({1: ["a", "b"]}, 1)
+    directory = ClientDirectory(grid, ask_again=0.0)
+    directory.refresh()
+    directory._known.clear()  # as after an error of the SuperLink, when all nodes are asked again
+    directory.refresh()
+    assert directory.nodes == {"a": 1}
+    assert "Node 1 claims the name 'b', but is client 'a'. It keeps one name." in caplog.text
+
+
+def test_only_listed_names_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FEDPD_CLIENTS", str(tmp_path / "clients.json"))
+    (tmp_path / "clients.json").write_text('{"0": 1, "1": 2, "2": 3}')
+    grid = Renaming({4: ["stranger"]}, 4)
+    assert_same(run(FEDPD, 2, grid).model, run(FEDPD, 2).model, rtol=0)
+    assert "Node 4 claims the name 'stranger', which is not in the file FEDPD_CLIENTS" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a\nFinished: 9 rounds", "\x1b[2J", "a" * 101])
+def test_a_name_is_short_and_printable(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    directory = ClientDirectory(Renaming({1: [name]}, 1))
+    directory.refresh()
+    assert directory.nodes == {}
+    assert "A name has up to 100 printable characters" in caplog.text
+
+
+def test_an_answer_to_another_question_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    class Replaying(Renaming):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            assert reply is not None
+            reply.content.config_records["config"]["fedpd-nonce"] = "0" * 32
+            return reply
+
+    directory = ClientDirectory(Replaying({}, 1))
+    directory.refresh()
+    assert directory.nodes == {}
+    assert "in an answer to another question" in caplog.text

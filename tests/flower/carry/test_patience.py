@@ -136,14 +136,14 @@ def test_secure_aggregation_survives_a_lost_message() -> None:
     lost: list[str] = []
 
     def lose(message: Message, deliver: Deliver) -> Message | None:
-        if message.metadata.dst_node_id == 1 and stage_of(message) == "setup" and not lost:
-            lost.append("setup")
+        if message.metadata.dst_node_id == 1 and stage_of(message) == "keys" and not lost:
+            lost.append("keys")
             return None
         return deliver(message)
 
     grid = Fallible(FEDPD, lose, secure=True)
     found = run(FEDPD, 2, grid, secure_range=8.0, deadline=3.0)
-    assert lost == ["setup"]
+    assert lost == ["keys"]
     assert_same(found.model, simulate(FEDPD, whole(), rounds=2).model, rtol=1e-4)
 
 

@@ -8,19 +8,19 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
-from flwr.common import bytes_to_ndarray
 from flwr.common.constant import ErrorCode
 
 from fedpd import Algorithm, FedpdError, algorithms
 from fedpd.core import Tree
 from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
-from fedpd.flower.carry.secure import MODULUS, PURPOSE, fixed_point, keystream, mask, masking_mod
+from fedpd.flower.carry.masks import MESSAGES, PURPOSE, keystream, neighbourhood
+from fedpd.flower.carry.secure import fixed_point
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, order_of, run, start
 
 ROUNDS, BOUND = 6, 16.0
-CONFIGS = "secaggplus_configs"
+CONFIGS, MODULUS = "masks", 2**32
 METHODS = {
     "fedpd": FEDPD,
     "fedpd, skipping": algorithms.fedpd(eta=0.5, p=0.5, oracle=GD),
@@ -80,8 +80,7 @@ def test_what_the_server_is_told_fills_the_masks_range() -> None:
     grid = Listening(FEDPD)
     run(FEDPD, ROUNDS, grid, secure_range=BOUND)
     records: list[Any] = [content.config_records.get(CONFIGS, {}) for content in grid.told]
-    parts = [part for record in records for part in record.get("masked_params", [])]
-    entries = np.concatenate([bytes_to_ndarray(part).ravel() for part in parts])
+    entries = np.concatenate([np.frombuffer(record["vector"], "<u4") for record in records if "vector" in record])
     assert len(entries) == ROUNDS * AGENTS * (1 + DIMENSION + 1)  # the weight, w and b
     share = np.mean(entries > fixed_point(BOUND, AGENTS).levels)
     assert share == pytest.approx(3 / 4, abs=0.2)
@@ -108,7 +107,7 @@ def test_clients_that_do_not_mask_are_refused() -> None:
 
 def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
     """It loses its keys with Flower's context, but keeps its own state in its file."""
-    grid, fresh = Listening(FEDPD), {"share_keys", "collect_masked_vectors"}
+    grid, fresh = Listening(FEDPD), {"shares", "vectors"}
 
     def restart(message: Message) -> None:
         if message.metadata.dst_node_id == 2 and stage_of(message) in fresh:
@@ -123,24 +122,24 @@ def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
 def test_shares_are_asked_for_only_when_all_have_answered() -> None:
     def fault(message: Message, deliver: Deliver) -> Message | None:
         asked.append(stage_of(message))
-        absent = stage_of(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 3
+        absent = stage_of(message) == "vectors" and message.metadata.dst_node_id == 3
         return None if absent else deliver(message)
 
     asked: list[str] = []
     grid = Fallible(FEDPD, fault, secure=True)
     with pytest.raises(FederationError, match="'2': no reply"):
         run(FEDPD, ROUNDS, grid, secure_range=BOUND, deadline=1.0)
-    assert "collect_masked_vectors" in asked
+    assert "vectors" in asked
     assert "unmask" not in asked
 
 
 @pytest.mark.parametrize(
     ("stage", "field", "value", "why"),
     [
-        ("setup", "pk1", "not bytes", "must have pk1, pk2"),
-        ("share_keys", "ctxts", [], "must have dsts, ctxts"),
-        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message must be arrays"),
-        ("unmask", "shares", [1, 2, 3], "must have nids, shares"),
+        ("keys", "keys", ["not bytes"], "must have keys of 32 bytes"),
+        ("shares", "sealed", [], "must have to, sealed"),
+        ("vectors", "vector", b"not a vector", "has 12 bytes, but must have 24"),
+        ("unmask", "shares", [1, 2, 3], "must have names, shares"),
     ],
 )
 def test_a_client_that_breaks_a_stage_is_named(stage: str, field: str, value: Any, why: str) -> None:
@@ -161,11 +160,62 @@ def test_a_share_that_is_not_ones_own_ends_the_run() -> None:
         reply = deliver(message)
         if reply is not None and here:
             record: Any = reply.content.config_records[CONFIGS]
-            record["shares"] = [share[:4] + bytes(len(share) - 4) for share in record["shares"]]
+            record["shares"] = [bytes(len(share)) for share in record["shares"]]
         return reply
 
     with pytest.raises(FederationError, match=r"secure aggregation: .* Start the run again"):
         run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_wrong_shares_cost_their_sender_and_not_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Of five clients, four have enough shares; hashes of the secrets show whose shares are wrong."""
+
+    class Lying(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            if reply is not None and stage_of(message) == "unmask" and message.metadata.dst_node_id == 2:
+                record: Any = reply.content.config_records[CONFIGS]
+                record["shares"] = [bytes(len(share)) for share in record["shares"]]
+            return reply
+
+    sizes, options = (6,) * 5, {"agents": 5}
+    found = run(FEDPD, 1, Lying(app(FEDPD, sizes, secure=True), 5, {}), secure_range=BOUND, **options)
+    assert_close(found.model, run(FEDPD, 1, InProcessGrid(app(FEDPD, sizes), 5, {}), **options).model)
+    assert "client '1' sent wrong shares, which are not used" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_sparse_graph_gives_the_same_sum_and_survives_drop_outs() -> None:
+    """Of 24 clients, each has 12 neighbours; six drop out after the others masked their messages with their keys."""
+
+    class Sparse(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            node = message.metadata.dst_node_id
+            if absent and (stage_of(message) in ("vectors", "unmask") or not masked) and node in absent:
+                return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+            return super().deliver(message)
+
+    assert neighbourhood(24).neighbours == 12
+    sizes, absent = (6,) * 24, set[int]()
+    options: dict[str, Any] = {"agents": 24, "deadline": 60.0}
+    masked = True
+    found = run(FEDPD, 1, Sparse(app(FEDPD, sizes, secure=True), 24, {}), secure_range=BOUND, **options)
+    plain = run(FEDPD, 1, InProcessGrid(app(FEDPD, sizes), 24, {}), **options)
+    assert_close(found.model, plain.model)
+    absent = {2, 3, 5, 11, 17, 20}
+    options |= {"on_timeout": "partial", "min_clients": 17}
+    found = run(FEDPD, 1, Sparse(app(FEDPD, sizes, secure=True), 24, {}), secure_range=BOUND, **options)
+
+    class Refusing(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            ordered = message.metadata.message_type == "train" and message.metadata.dst_node_id in absent
+            if reply is not None and ordered:
+                reply.content.config_records["config"]["fedpd-status"] = "refused"
+            return reply
+
+    plain = run(FEDPD, 1, Refusing(app(FEDPD, sizes), 24, {}), **options)
+    assert_close(found.model, plain.model)
 
 
 def test_differential_privacy_composes_inside_of_the_masks() -> None:
@@ -229,7 +279,7 @@ def test_a_client_that_drops_out_after_its_message_is_not_missed() -> None:
     grid = Dropping(app(FEDPD, sizes, secure=True), 4, {})
     found = run(FEDPD, 1, grid, secure_range=BOUND, deadline=3.0, **options)
     assert_close(found.model, plain.model)
-    assert asked.count("setup") == 4  # there was one attempt
+    assert asked.count("keys") == 4  # there was one attempt
 
 
 class Dropping(InProcessGrid):
@@ -255,7 +305,7 @@ class Dropping(InProcessGrid):
 PARTIAL: dict[str, Any] = {"agents": 4, "on_timeout": "partial", "min_clients": 3}
 
 
-@pytest.mark.parametrize("stage", ["setup", "share_keys", "collect_masked_vectors"])
+@pytest.mark.parametrize("stage", ["keys", "shares", "vectors"])
 @pytest.mark.parametrize("method", ["fedpd", "scaffold"])
 def test_a_client_that_drops_out_before_its_message_is_left_out_without_another_attempt(
     method: str, stage: str
@@ -265,15 +315,15 @@ def test_a_client_that_drops_out_before_its_message_is_left_out_without_another_
     plain = run(algorithm, 3, Dropping(algorithm, ""), **PARTIAL)
     assert_close(found.model, plain.model)
     np.testing.assert_array_equal(found.history["samples"], plain.history["samples"])
-    assert grid.asked.count("setup") == 3 * 4  # one attempt per communication
+    assert grid.asked.count("keys") == 3 * 4  # one attempt per communication
     assert grid.asked.count("unmask") == 3 + 2 * 4
 
 
 def test_with_too_few_clients_nothing_is_unmasked_and_the_server_starts_again() -> None:
-    grid = Dropping(FEDPD, "collect_masked_vectors", nodes=(3, 4))
+    grid = Dropping(FEDPD, "vectors", nodes=(3, 4))
     found = run(FEDPD, 1, grid, secure_range=BOUND, **PARTIAL)
     assert_close(found.model, run(FEDPD, 1, InProcessGrid(app(FEDPD, (6,) * 4), 4, {}), **PARTIAL).model)
-    assert (grid.asked.count("setup"), grid.asked.count("unmask")) == (8, 4)
+    assert (grid.asked.count("keys"), grid.asked.count("unmask")) == (8, 4)
 
 
 def test_after_an_unmasked_sum_failed_the_communication_is_not_repeated_with_others() -> None:
@@ -283,19 +333,25 @@ def test_after_an_unmasked_sum_failed_the_communication_is_not_repeated_with_oth
                 return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
             return super().deliver(message)
 
-    grid = Failing(FEDPD, "collect_masked_vectors")
+    grid = Failing(FEDPD, "vectors")
     with pytest.raises(FederationError, match="2 clients sent their shares, but 3 are needed"):
         run(FEDPD, 1, grid, secure_range=BOUND, **PARTIAL)
-    assert grid.asked.count("setup") == 4
+    assert grid.asked.count("keys") == 4
 
 
-@pytest.mark.parametrize(("active", "dead"), [([1, 2, 3], [3]), ([1, 2], [3])])
-def test_a_client_reveals_neither_two_secrets_nor_a_smaller_sum(active: list[int], dead: list[int]) -> None:
-    context = Context(1, 1, {}, RecordDict({"secaggplus_state": ConfigRecord({"sample_num": 3})}), {})
-    fields: dict[str, Any] = {"stage": "unmask", "active_nids": active, "dead_nids": dead}
-    message = Message(RecordDict({CONFIGS: ConfigRecord(fields)}), 1, "train")
-    with pytest.raises(ValueError, match="3 or more must be in it, once"):
-        masking_mod(lambda context: "a")(message, context, lambda message, context: message)
+@pytest.mark.parametrize(("active", "missing"), [(["0", "1", "2"], ["2"]), (["0", "1"], ["2"])])
+def test_a_client_reveals_neither_two_secrets_nor_a_smaller_sum(active: list[str], missing: list[str]) -> None:
+    """A server that asks for them gets a refusal from every client, and no share."""
+
+    def lie(message: Message) -> None:
+        if stage_of(message) == "unmask":
+            message.content.config_records[CONFIGS].update({"active": active, "missing": missing})
+
+    grid = Listening(FEDPD)
+    grid.meddle = lie
+    with pytest.raises(FederationError, match="0 clients sent their shares, but 3 are needed"):
+        run(FEDPD, 1, grid, secure_range=BOUND)
+    assert not any("shares" in content.config_records.get(CONFIGS, {}) for content in grid.told)
 
 
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, block counters 0 and 1
@@ -318,17 +374,14 @@ def test_mask_is_the_keystream_of_a_key_from_the_whole_seed() -> None:
     extracted = hmac.new(bytes(32), seed, hashlib.sha256).digest()  # RFC 5869, without a salt
     key = hmac.new(extracted, PURPOSE + b"\x01", hashlib.sha256).digest()
     numbers = np.frombuffer(keystream(key, 4 * 7), "<u4")
-    weight, matrix = mask(seed, [(1,), (2, 3)])
-    np.testing.assert_array_equal(np.concatenate([weight, matrix.ravel()]), numbers)
-    assert matrix.shape == (2, 3)
-    assert matrix.dtype == np.int64
+    found = MESSAGES.mask(seed, 7)
+    np.testing.assert_array_equal(found, numbers)
+    assert found.dtype == np.uint32
 
 
 def test_every_bit_of_a_seed_matters_and_masks_fill_the_range() -> None:
     seeds = [bytes(32), bytes(31) + b"\x01", b"\x01" + bytes(31), b"\x01\0\0\0\x01" + bytes(27)]
-    masks = [
-        mask(seed, [(4000,)])[0] for seed in seeds
-    ]  # the last is seed 0 for Flower, which adds words without carry
+    masks = [MESSAGES.mask(seed, 4000) for seed in seeds]
     assert len({tuple(one[:8]) for one in masks}) == len(seeds)
     assert 0 <= masks[0].min() < 0.01 * MODULUS < 0.99 * MODULUS < masks[0].max() < MODULUS
     assert abs(masks[0].mean() / MODULUS - 0.5) < 0.02

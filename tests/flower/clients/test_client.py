@@ -57,12 +57,12 @@ def test_an_exception_of_the_users_own_is_reported_and_not_repeated_without_end(
         raise OSError("no such file: samples.csv")
 
     grid = InProcessGrid(client_app(lambda config: FEDPD, start, broken), AGENTS, {})
-    with pytest.raises(FederationError, match=r"client '0': OSError: no such file: samples\.csv \(test_client"):
+    with pytest.raises(FederationError, match=r"client '0': OSError in test_client\.py, line \d+"):
         run(FEDPD, 1, grid, resend=0.01)
     assert grid.pushed == AGENTS
 
 
-def test_an_exception_within_a_loss_is_reported_by_its_own_words() -> None:
+def test_an_exception_within_a_loss_is_reported_by_its_place() -> None:
     """JAX ends its tracebacks with a remark about frames, which is not the reason."""
 
     def wrong(model: Any, batch: Any) -> Any:
@@ -72,7 +72,7 @@ def test_an_exception_within_a_loss_is_reported_by_its_own_words() -> None:
         return Local(wrong, samples()[0])
 
     grid = InProcessGrid(client_app(lambda config: FEDPD, start, local), AGENTS, {})
-    with pytest.raises(FederationError, match="no such leaf"):
+    with pytest.raises(FederationError, match=r"KeyError in test_client\.py, line \d+\. Its text may hold data"):
         run(FEDPD, 1, grid, resend=0.01)
 
 

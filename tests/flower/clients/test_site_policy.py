@@ -24,7 +24,7 @@ def strict(tmp_path: Path, rules: str, **options: Any) -> InProcessGrid:
     [
         ("secure = true", {}, "the messages are not masked"),
         ('methods = ["fedavg", "scaffold"]', {}, "the method is 'fedpd', but must be one of fedavg, scaffold"),
-        ("min-clients = 4", {}, "the run has 3 clients, but must have at least 4"),
+        ("min-clients = 4", {}, "without masks the server sees each message, so the number of clients protects nobody"),
         ("evaluations = false", {"evaluate_every": 1}, "this client answers no evaluations. Set evaluate-every = 0"),
     ],
 )

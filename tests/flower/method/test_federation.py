@@ -10,6 +10,7 @@ from fedpd import FedpdError
 from fedpd.base import checkpoint
 from fedpd.base.atomic import held
 from fedpd.flower import InProcessGrid, server_app
+from fedpd.flower.method.federation import check_folder
 from tests.flower.federations import AGENTS, FEDPD, app, assert_same, run, start
 
 
@@ -37,3 +38,23 @@ def test_a_mistake_in_the_configuration_is_a_sentence_in_flowers_log(caplog: pyt
     (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
     assert record.getMessage() == "error: rounds = 0: must be an integer of at least 1. Give T, the number of rounds."
     assert record.exc_info is None
+
+
+@pytest.mark.parametrize("out", ["../x", "/tmp/x", "a/../../x"])
+def test_out_stays_inside_of_the_servers_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    server = server_app(lambda config: FEDPD, start)
+    context = Context(1, 0, {}, RecordDict(), {"agents": AGENTS, "rounds": 1, "out": out})
+    with pytest.raises(FedpdError, match=r"out = .*must be inside of the server's own folder"):
+        server(InProcessGrid(app(FEDPD), AGENTS, {}), context)
+
+
+def test_out_may_not_leave_by_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "results").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "server")
+    with pytest.raises(FedpdError, match="must be inside"):
+        check_folder(Path("results/x"))
+    check_folder(Path("models/one"))

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.directory import ClientDirectory, is_temporary, push
-from fedpd.flower.carry.records import LARGE, reason_of, serialised_bytes
+from fedpd.flower.carry.records import LARGE, one_line, reason_of, serialised_bytes
 from fedpd.flower.private import ErrorCode
 
 log = logging.getLogger(f"flwr.{__name__}")
@@ -145,7 +145,7 @@ class _Collection:
         self.grid, self.directory, self.kind, self.timeouts, self.read = grid, directory, kind, timeouts, read
         self.contents, self.lifetime = contents, timeouts.deadline + 60
         self.pending = {name: PendingOrder(None, now, timeouts.resend) for name in contents}
-        self.sent: dict[str, str] = {}  # Flower's identity of a message -> the client's name
+        self.sent: dict[str, tuple[str, int]] = {}  # Flower's identity of a message -> the client's name and node
         self.answers: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
         self.gone: dict[str, str] = {}  # clients that the server does not wait for
@@ -181,12 +181,13 @@ class _Collection:
             waits = self.timeouts.quorum is not None and not self.directory.is_online(name)
             if now >= order.due and not waits:
                 content = self.contents[name] if order.content is None else order.content
-                taken, size = _send(self.grid, content, self.directory.nodes[name], self.kind, self.lifetime)
+                node = self.directory.nodes[name]
+                taken, size = _send(self.grid, content, node, self.kind, self.lifetime)
                 del content
                 self.bytes_down += size
                 self.one_by_one |= size > LARGE
                 if taken:
-                    self.sent |= dict.fromkeys(taken, name)
+                    self.sent |= dict.fromkeys(taken, (name, node))
                     self.pending[name] = order._replace(due=now + order.pause, pause=2 * order.pause)
                 else:
                     self._postpone(name, "the SuperLink did not accept the order")
@@ -204,10 +205,12 @@ class _Collection:
             self.pending.pop(name, None)
 
     def _accept(self, reply: Message) -> None:
-        name = self.sent.pop(reply.metadata.reply_to_message_id, "")
+        name, node = self.sent.pop(reply.metadata.reply_to_message_id, ("", 0))
         self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
         if name in self.pending and reply.has_error():
             self._count_error(name, reply.error)
+        elif name in self.pending and reply.metadata.src_node_id != node:
+            log.warning("A reply for client %r came from node %d, not %d.", name, reply.metadata.src_node_id, node)
         elif name in self.pending:
             self._read(name, reply.content)
 
@@ -243,7 +246,11 @@ class _Collection:
         try:
             answer = self.read(name, content)
         except FedpdError as error:
-            self.refused[name] = str(error)
+            self.refused[name] = one_line(str(error))
+            return
+        except Exception as error:  # the content comes from elsewhere, so any error is possible: it costs its sender
+            log.warning("The reply of client %r cannot be read.", name, exc_info=True)
+            self.refused[name] = f"its reply cannot be read ({type(error).__name__}). Check that it runs the same app."
             return
         if isinstance(answer, RecordDict):
             self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())

@@ -4,7 +4,8 @@ A SuperNode with a registered key keeps its node id, whenever it starts again, s
 second node claims a name, the server does not send it orders.
 
 FEDPD_CLIENTS names a file of the server that keeps the owners of names for all runs: {"hospital-1": 1234, ...}.
-`fedpd register` writes it for provisioned clients, and a run adds the names that it sees for the first time. Its path
+`fedpd register` writes it for provisioned clients. If there is no such file, the first run writes the names that it
+sees. Once it has names, only these may take part, and a node has one name. Its path
 is in the environment of the ServerApp, not in the run's configuration, because the person who starts a run must not be
 able to give a client's name to another node.
 
@@ -27,8 +28,8 @@ from flwr.serverapp import Grid
 
 from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
-from fedpd.flower.carry.protocol import HELLO, PREFIX
-from fedpd.flower.carry.records import reason_of
+from fedpd.flower.carry.protocol import HELLO, PREFIX, new_nonce
+from fedpd.flower.carry.records import one_line, reason_of
 from fedpd.flower.private import ErrorCode, ObjectPushError
 from fedpd.flower.warm.limits import OWNERS
 
@@ -36,6 +37,7 @@ log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
 
 ASK_AGAIN_SECONDS = 20.0
+LONGEST_NAME = 100  # characters
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 
@@ -85,10 +87,12 @@ class ClientDirectory:
         problems: By client, the reason why it cannot take part.
         online: The nodes that Flower reports as online.
 
+        listed: Whether only the names of `owners` may take part.
+
     Args:
         grid: Flower's grid.
         hello: The record that asks a node for its name. It may describe the run, and clients then check it.
-        owners: The names that belong to a node already.
+        owners: The names that belong to a node already. If there are any, no others may take part.
         bind: Whether a second node that claims a name is refused. If not, the newest node has the name.
         ask_again: The seconds after which a silent node is asked again; then twice as long, and so on.
         kind: The type of the message that asks. Apps with a mod have no query of fedpd's, but they train.
@@ -108,13 +112,15 @@ class ClientDirectory:
         self.grid, self.hello, self.bind, self.ask_again = grid, dict(hello or {}), bind, ask_again
         self.nodes: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        self.owners = dict(owners or {})
+        self.owners, self.listed = dict(owners or {}), bool(owners) and bind
         self.problems: dict[str, str] = {}
         self.online: set[int] = set()
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
         self._due: dict[int, tuple[float, float]] = {}  # when to ask a silent node again, and the pause after that
         self._errors: dict[int, int] = {}
+        self._nonces: dict[int, str] = {}  # by node, the random text that its answer must repeat
+        self._names: dict[int, str] = {}  # by node, the first name that it has claimed
 
     def is_online(self, name: str) -> bool:
         """Return whether Flower reports the node of a client as online."""
@@ -137,7 +143,8 @@ class ClientDirectory:
         for node in self.online:
             due, pause = self._due.get(node, (math.inf, self.ask_again))
             if node not in self._known or time.monotonic() >= due:
-                asked = push(self.grid, Message(RecordDict({"config": ConfigRecord(self.hello)}), node, self.kind))
+                record = ConfigRecord({**self.hello, PREFIX + "nonce": self._nonces.setdefault(node, new_nonce())})
+                asked = push(self.grid, Message(RecordDict({"config": record}), node, self.kind))
                 self._known |= {node for _ in asked}
                 self._asked |= dict.fromkeys(asked, node)
                 self._due[node] = time.monotonic() + pause, 2 * pause
@@ -147,6 +154,8 @@ class ClientDirectory:
             self._due.pop(node, None)
             if reply.has_error():
                 self._read_error(node, reply.error)
+            elif reply.metadata.src_node_id != node or _said(reply, "nonce", str) != self._nonces.get(node):
+                log.warning("Node %d sent its name in an answer to another question.", node)
             elif (name := _said(reply, "name", str)) is None:
                 log.warning("Node %d did not send its name.", node)
                 self._known.discard(node)  # ask it again
@@ -157,12 +166,24 @@ class ClientDirectory:
                 self.sizes[name] = _said(reply, "samples", int) or 0
                 moved.append(name)
                 if problem := _said(reply, "problem", str):
-                    self.problems[f"client {name!r}"] = problem
+                    self.problems[f"client {name!r}"] = one_line(problem)
         return moved
 
     def _may_have(self, name: str, node: int) -> bool:
         """Return whether a node may have a name; report a node that may not."""
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            log.warning("Node %d claims the name %r. A name has up to 100 printable characters.", node, name)
+            return False
+        first = self._names.setdefault(node, name)
+        owned = next((one for one, owner in self.owners.items() if owner == node), first)
+        if name not in (first, owned) or owned != first:
+            log.warning("Node %d claims the name %r, but is client %r. It keeps one name.", node, name, owned)
+            return False
         owner = self.owners.get(name)
+        if owner is None and self.listed:
+            who, remedy = f"node {node} claims the name {name!r}", "Register the client, or unregister the node"
+            log.warning("%s, which is not in the file %s. The server refuses it. %s.", who.capitalize(), OWNERS, remedy)
+            return False
         if owner is not None and owner != node:
             log.warning(
                 "Node %d claims the name %r, which belongs to node %d. The server refuses node %d. Give it a name of "

@@ -8,9 +8,10 @@ It serialises messages and reads them back, as on a network.
 
 import traceback
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -95,10 +96,24 @@ class InProcessGrid(Grid):
 
 
 def serialise_and_read(message: Message) -> Message:
-    """Return the message as it arrives over a network."""
+    """Return the message as it arrives over a network.
+
+    Arrays are not serialised again, because they are bytes already, which nobody can change: the copy shares them.
+    """
+    arrays = dict(message.content.array_records.items()) if message.has_content() else {}
+    places = list(message.content) if message.has_content() else []
+    for name in arrays:
+        del message.content[name]
     with no_object_id_recompute():
         contents = {identity: part.deflate() for identity, part in get_all_nested_objects(message).items()}
         arrived = inflate_object_from_contents(message.object_id, contents)
     assert isinstance(arrived, Message)
+    for name in places:
+        for content, record in ((message.content, arrays.get(name)), (arrived.content, _shared(arrays.get(name)))):
+            content[name] = content.pop(name) if record is None else record  # in their order
     set_identity(arrived, message.metadata.message_id)
     return arrived
+
+
+def _shared(record: ArrayRecord | None) -> ArrayRecord | None:
+    return None if record is None else ArrayRecord({name: copy(array) for name, array in record.items()})

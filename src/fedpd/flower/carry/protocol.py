@@ -12,6 +12,7 @@ of other programs, such as a clipping norm), and a reply also has one MetricReco
 absent receives more: the earlier outcomes that it needs ("past-<n>") and the start ("start").
 """
 
+import secrets
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -43,6 +44,8 @@ class Order(NamedTuple):
         past: The communications whose outcomes the order contains, the newest (in "arrays") last; empty at the start.
             It lacks `used` if the newest outcome replaces all that outcome `used` would leave at the agent.
         exchanges: The exchange of each of them.
+        nonce: A random text, which the reply repeats, so that an old reply is not taken for one to this order.
+        rounds: T, the rounds of the run, for which a private method's noise may be chosen.
     """
 
     run: str
@@ -57,6 +60,8 @@ class Order(NamedTuple):
     used: int
     past: list[int]
     exchanges: list[int]
+    nonce: str = ""
+    rounds: int = 0
 
     @property
     def sends(self) -> bool:
@@ -74,6 +79,8 @@ class Proposal(NamedTuple):
         secure: Whether the server asks for masked messages only.
         evaluates: Whether the server asks for evaluations.
         sizes: Whether the server needs |D_i| before the first round.
+        run: The identity of the run.
+        rounds: T, the number of rounds.
     """
 
     algorithm: str
@@ -82,6 +89,8 @@ class Proposal(NamedTuple):
     secure: bool
     evaluates: bool
     sizes: bool
+    run: str
+    rounds: int
 
 
 class Reply(NamedTuple):
@@ -97,6 +106,8 @@ class Reply(NamedTuple):
         updates: The local updates of every step.
         samples: The samples of every step.
         examples: |D_i|, under the name that Flower's strategies use.
+        nonce: That of the order.
+        epsilon: The epsilon of one sample that the client has spent in this run; 0: its samples are not private.
     """
 
     run: str
@@ -108,6 +119,8 @@ class Reply(NamedTuple):
     updates: list[int]
     samples: list[int]
     examples: int
+    nonce: str
+    epsilon: float = 0.0
 
 
 class CheckedReply(NamedTuple):
@@ -117,12 +130,12 @@ class CheckedReply(NamedTuple):
     reply: Reply
 
 
-STRINGS = ("run", "name", "status", "note")
+STRINGS = ("run", "name", "status", "note", "nonce")
 
 
 def reply_without_work(order: Order, name: str, status: Status, note: str = "") -> Reply:
     """Return the reply of an agent that has not carried out its order."""
-    return Reply(order.run, name, order.number, status, note, 0, [], [], 0)
+    return Reply(order.run, name, order.number, status, note, 0, [], [], 0, order.nonce)
 
 
 def order_record(order: Order, config: Mapping[str, Any] | None = None) -> ConfigRecord:
@@ -144,6 +157,17 @@ def read_proposal(content: RecordDict) -> Proposal | None:
 def read_order(content: RecordDict) -> Order:
     """Return the order of a message; refuse a field with a wrong type."""
     return Order(**_fields(Order, content.config_records.get("config", {}), "order"))
+
+
+def new_nonce() -> str:
+    """Return a random text of 128 bits."""
+    return secrets.token_hex(16)
+
+
+def check_nonce(nonce: str, found: Any) -> None:
+    """Refuse a reply that does not repeat the nonce of its order."""
+    if not isinstance(found, str) or not secrets.compare_digest(found.encode(), nonce.encode()):
+        raise RefusedError("reply: does not repeat the nonce of its order, so it is old, replayed or forged.")
 
 
 def reply_content(reply: Reply, arrays: ArrayRecord | None = None) -> RecordDict:

@@ -135,12 +135,48 @@ def _view(array: Array) -> np.ndarray:
 
 def serialised_bytes(content: RecordDict) -> int:
     """Return the number of bytes of a message's content as Flower sends it; Flower sends equal arrays once."""
-    with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
-        return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+    sizes: dict[str, int] = {}
+    for record in content.array_records.values():
+        for array in record.values():
+            sizes |= _sizes_of(array)
+        sizes[record.object_id] = len(record.deflate())
+    others = [*content.config_records.values(), *content.metric_records.values()]
+    sizes |= {record.object_id: len(record.deflate()) for record in others}
+    return len(content.deflate()) + sum(sizes.values())
+
+
+_SIZES: dict[str, dict[str, int]] = {}  # by the hash of an array, the bytes of its parts
+MOST_SIZES = 1024
+
+
+def _sizes_of(array: Array) -> dict[str, int]:
+    """Return the bytes of an array's parts, by their hashes; an order to many clients is serialised once for all."""
+    known = _SIZES.get(array.object_id)  # Flower keeps the hash while the array is the same
+    if known is None:
+        with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
+            known = {name: len(part.deflate()) for name, part in get_all_nested_objects(array).items()}
+        if len(_SIZES) >= MOST_SIZES:
+            _SIZES.clear()
+        _SIZES[array.object_id] = known
+    return known
 
 
 def reason_of(error: Error) -> str:
     """Return the line of a traceback with the error; JAX adds remarks about frames after it."""
-    lines = (error.reason or f"error {error.code}").strip().splitlines()
+    lines = (error.reason or f"error {error.code}").strip().splitlines() or ["an error without a text"]
     named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
-    return named[-1] if named else lines[-1]
+    return one_line(named[-1] if named else lines[-1])
+
+
+LONGEST = 500  # characters of a client's text that the server shows
+
+
+def one_line(text: str) -> str:
+    r"""Return a client's text as the server shows it: short, and without line ends and control characters.
+
+    Examples:
+        >>> one_line("no disk\nFinished: 8 rounds")
+        'no disk\\nFinished: 8 rounds'
+    """
+    shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:LONGEST])
+    return "".join(shown)

@@ -1,24 +1,25 @@
 """The client's side as a Flower ClientApp."""
 
 import logging
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.value import constant
 from fedpd.core import Method, Problem, Tree, form_with_absent
+from fedpd.engine.privacy import private_oracle
+from fedpd.flower.carry.masked_client import asks_for_masks, masking_mod, promised_clients
 from fedpd.flower.carry.protocol import (
     PREFIX,
     Order,
+    Proposal,
     Reply,
     read_order,
     read_proposal,
@@ -26,13 +27,17 @@ from fedpd.flower.carry.protocol import (
     reply_without_work,
 )
 from fedpd.flower.carry.records import RefusedError, pack
-from fedpd.flower.carry.secure import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.clients import store
+from fedpd.flower.clients.errors import AppError, told
+from fedpd.flower.clients.memory import ClientMemory
 from fedpd.flower.clients.site_policy import (
+    SitePolicy,
     check_clients,
+    check_config,
     check_evaluations,
     check_masks,
     check_method,
+    check_privacy,
     check_proposal,
     policy_file,
     read_policy,
@@ -48,13 +53,15 @@ from fedpd.flower.method.agent import (
 )
 from fedpd.flower.method.evaluation import evaluate, refusal
 from fedpd.flower.method.identity import check_same_method
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, is_private
+from fedpd.flower.method.privacy import is_private, private_kinds, spending_of
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
 
 MakeLocal = Callable[[Context], Local | Problem]
 GetName = Callable[[Context], str]
+LOCAL = "fedpd-local"  # in a node's configuration, which only its operator writes: programs of the site itself ask
 # Errors that would recur: the client reports them at once. After others (memory, disk, devices), the server asks again.
 DETERMINISTIC = (
     ArithmeticError,
@@ -102,16 +109,18 @@ class _Setups:
             self.methods[key] = chosen, check_start(self.start(config))
         return self.methods[key]
 
-    def client(self, context: Context, form: str) -> ClientSetup:
-        """Return the setup of the client of this context."""
+    def client(self, context: Context, form: str, rounds: int = 1) -> ClientSetup:
+        """Return the setup of the client of this context, for a run of T `rounds` if its noise depends on them."""
         name = self.name(context)
         method = _method_key(context, form)
-        key = (name, context.node_id, *method)
+        chosen, model = self.method(context, form)
+        oracle = private_oracle(chosen)
+        rounds = 1 if oracle is None or oracle.epsilon is None else rounds
+        key = (name, context.node_id, *method, rounds)
         if key not in self.clients:
-            chosen, model = self.method(context, form)
             if method not in self.shapes:  # the same for all clients: tracing a round takes longer than the other steps
                 self.shapes[method] = shapes(chosen, model)
-            made = set_up_client(self.local(context), model, chosen, self.shapes[method], name)
+            made = set_up_client(self.local(context), model, chosen, self.shapes[method], name, rounds)
             self.kept += _size(made)
             while self.clients and self.kept > KEPT_BYTES:  # remove the oldest clients until the new one fits
                 self.kept -= _size(self.clients.pop(next(iter(self.clients))))
@@ -152,12 +161,14 @@ def client_app(
             gradients, so that the server learns only sums over all clients. The run must set `secure-range`; the client
             refuses orders without masks.
     """
-    app, setups = ClientApp(), _Setups(algorithm, start, local, defaults, name)
+    app, setups, memory = ClientApp(), _Setups(algorithm, start, local, defaults, name), ClientMemory(name)
+    masks = [masking_mod(name, memory)] if secure else []
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        problem, samples = check_run(setups, message.content, context, masked=secure)
+        problem, samples = check_run(setups, memory, message.content, context, masked=secure)
         record = ConfigRecord({PREFIX + "name": name(context), PREFIX + "problem": problem})
+        record[PREFIX + "nonce"] = str(message.content.config_records["config"].get(PREFIX + "nonce", ""))
         record[PREFIX + "samples"] = samples
         return Message(RecordDict({"config": record}), reply_to=message)
 
@@ -168,55 +179,102 @@ def client_app(
         record[PREFIX + "samples"] = samples
         return Message(RecordDict({"config": record}), reply_to=message)
 
-    @app.train(mods=[masking_mod(name), *(mods or [])] if secure else mods)
+    @app.train(mods=[_private_errors(name), *masks, *(mods or [])])
     def train(message: Message, context: Context) -> Message:
-        if asks_for_masks(message) and not secure:
-            raise FedpdError("the server asks for masked messages (secure-range). Build this app with secure=True.")
+        masked = asks_for_masks(message)
+        if masked and not secure:
+            raise RefusedError("the server asks for masked messages (secure-range). Build this app with secure=True.")
         order = read_order(message.content)
         try:
-            policy = read_policy(policy_file(context.node_config))
+            policy = read_rules(context)
             check_method(policy, order.algorithm)
-            check_masks(policy, asks_for_masks(message) or not order.sends)
-            check_clients(policy, masked_clients(context) if asks_for_masks(message) else order.agents)
+            check_masks(policy, masked or not order.sends)
+            check_clients(policy, promised_clients(context) if masked else order.agents, masked=secure)
+            check_config(policy, {**(defaults or {}), **context.run_config})
             with scope(is_double(setups.method(context)[1])):
-                setup = setups.client(context, order.form)
-                content = answer_order(setup, order, message.content, name(context), context)
+                setup = setups.client(context, order.form, order.rounds)
+                check_privacy(policy, private_kinds(setup.algorithm))
+                content = answer_order(setup, order, message.content, name(context), context, memory)
         except (FedpdError, *DETERMINISTIC) as error:
-            log.warning("Client %r refuses: %s", name(context), error, exc_info=not isinstance(error, FedpdError))
-            content = reply_content(reply_without_work(order, name(context), "refused", sentence(error)))
+            note = _note(error, context, name(context))
+            content = reply_content(reply_without_work(order, name(context), "refused", note))
         return Message(content, reply_to=message)
 
-    @app.evaluate()
+    @app.evaluate(mods=[_private_errors(name), *masks])
     def evaluate_model(message: Message, context: Context) -> Message:
         try:
-            policy = read_policy(policy_file(context.node_config))
+            policy = read_rules(context)
             check_evaluations(policy)
             check_masks(policy, secure)
+            check_clients(policy, promised_clients(context) if secure else policy.min_clients, masked=secure)
+            check_config(policy, {**(defaults or {}), **context.run_config})
+            if not secure:
+                memory.count_evaluation(context)
             with scope(is_double(setups.method(context)[1])):
                 form = str(message.content.config_records["config"][PREFIX + "form"])
-                if is_private(setups.method(context, form)[0]):
+                if private_kinds(setups.method(context, form)[0]):
                     remedy = "Set evaluate-every = 0."
-                    raise FedpdError(f"the method is private, and noise does not cover evaluations. {remedy}")
+                    raise RefusedError(f"the method is private, and noise does not cover evaluations. {remedy}")
                 setup, saved = setups.client(context, form), None
                 if setup.algorithm.is_personal is not None:
                     run = str(message.content.config_records["config"][PREFIX + "run"])
                     saved = store.load(store.file(store.folder(context, name(context)), run), setup.shapes)
                 content = evaluate(setup, message.content, saved, secure=secure)
         except (FedpdError, *DETERMINISTIC) as error:
-            log.warning("Client %r refuses: %s", name(context), error, exc_info=not isinstance(error, FedpdError))
-            content = refusal(sentence(error))
+            content = refusal(message.content, _note(error, context, name(context)))
         return Message(content, reply_to=message)
 
     return app
 
 
-def check_run(setups: _Setups, content: RecordDict, context: Context, *, masked: bool) -> tuple[str, int]:
+def read_rules(context: Context) -> SitePolicy:
+    """Return the client's own rules.
+
+    Raises:
+        RefusedError: If the file cannot be read.
+    """
+    try:
+        return read_policy(policy_file(context.node_config))
+    except FedpdError as error:
+        raise RefusedError(str(error)) from None
+
+
+def _note(error: Exception, context: Context, name: str) -> str:
+    """Write an error to the client's own log, and return what the server is told of it."""
+    log.warning("Client %r refuses: %s", name, error, exc_info=not isinstance(error, RefusedError))
+    return told(error, texts=tells_texts(context))
+
+
+def tells_texts(context: Context) -> bool:
+    """Return whether texts of errors may leave: to programs of the site itself, or if its policy allows it."""
+    try:
+        return bool(context.node_config.get(LOCAL)) or read_rules(context).error_texts
+    except RefusedError:
+        return False
+
+
+def _private_errors(name: GetName) -> Mod:
+    """Return a mod that replaces errors, whose text Flower would send to the server, by their type and place."""
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        try:
+            return call_next(message, context)
+        except Exception as error:
+            raise AppError(_note(error, context, name(context))) from None
+
+    return mod
+
+
+def check_run(
+    setups: _Setups, memory: ClientMemory, content: RecordDict, context: Context, *, masked: bool
+) -> tuple[str, int]:
     """Return the reason why this client cannot take part in the proposed run, "" if it can; and |D_i|, 0 if not asked.
 
     It checks the client's policy, its data, the method, the shapes and types of one step, and the disk.
 
     Args:
         setups: The methods and data of this app.
+        memory: The client's memory.
         content: The server's message.
         context: The client's context.
         masked: Whether the app masks this client's messages.
@@ -225,46 +283,60 @@ def check_run(setups: _Setups, content: RecordDict, context: Context, *, masked:
         proposal = read_proposal(content)
         if proposal is None:
             return "", 0
-        check_proposal(read_policy(policy_file(context.node_config)), proposal, masked=masked)
+        policy = read_rules(context)
+        check_proposal(policy, proposal, masked=masked)
+        check_config(policy, {**(setups.defaults or {}), **context.run_config})
         if masked != proposal.secure:
             rule = "this client's app masks its messages" if masked else "this client's app does not mask its messages"
             raise RefusedError(f"{rule}, but the run has {'no ' if masked else ''}secure-range. Set both or neither.")
         with scope(is_double(setups.method(context)[1])):
-            setup = setups.client(context, proposal.form)
+            setup = setups.client(context, proposal.form, proposal.rounds)
             check_same_method(proposal.algorithm, setup.spec)
             check_one_step(setup)
+            check_privacy(policy, private_kinds(setup.algorithm))
+            check_plan(memory, setup, proposal, context)
         if proposal.sizes and is_private(setup.algorithm):
             raise RefusedError("the method is private, and noise does not cover the number of samples.")
         store.check_disk(store.folder(context, setups.name(context)), setup.shapes)
         return "", int(setup.shard.sizes) if proposal.sizes else 0
     except Exception as error:  # before the run starts, every error is worth a report with the client's name
-        log.warning("This client cannot take part: %s", error, exc_info=not isinstance(error, FedpdError))
-        return sentence(error), 0
+        return _note(error, context, setups.name(context)), 0
+
+
+def check_plan(memory: ClientMemory, setup: ClientSetup, proposal: Proposal, context: Context) -> None:
+    """Refuse a run whose rounds, all together, would spend more privacy than this client has left."""
+    spending = spending_of(setup.algorithm, int(setup.shard.sizes), proposal.agents, proposal.rounds)
+    if spending is not None:
+        memory.check_plan(context, proposal.run, proposal.rounds, spending.delta, spending.epsilon_of)
+
+
+def spend(memory: ClientMemory, setup: ClientSetup, order: Order, context: Context) -> None:
+    """Write down what an order spends, before anything is computed, or refuse it."""
+    spending = spending_of(setup.algorithm, int(setup.shard.sizes), order.agents, order.rounds)
+    if spending is None:
+        return
+    limit, releases = setup.epsilon, spending.releases(order)
+    memory.charge(context, order.run, releases, spending.delta, spending.epsilon_of, limit)
 
 
 def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
     """Read the client's data and do one local step from the start; return the problem, "" if none, and |D_i|."""
+    if not context.node_config.get(LOCAL):
+        return "only programs of this client's own site may ask for a step without a run.", 0
     try:
         _, model = setups.method(context)
         with scope(is_double(model)):
-            setup = setups.client(context, "whole")
+            setup = setups.client(context, "whole", int(context.run_config.get("rounds", 1)))
             start = RecordDict({"arrays": pack(Vector(model))})
             carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, [0], 0, -1, [], []), start, None)
             return "", int(setup.shard.sizes)
     except Exception as error:  # an error of the user's own code, or of the data
-        return sentence(error), 0
+        return told(error, texts=True), 0
 
 
-def sentence(error: Exception) -> str:
-    """Return an error as the server reports it: fedpd's own sentence, or its type, text and place in the code."""
-    if isinstance(error, FedpdError):
-        return str(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({where}). Correct the app or its data."
-
-
-def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context) -> RecordDict:
+def answer_order(
+    setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context, memory: ClientMemory
+) -> RecordDict:
     """Return the reply to an order or to a repeated order; the state is on disk before this returns."""
     check_same_method(order.algorithm, setup.spec)
     path = store.file(store.folder(context, name), order.run)
@@ -275,6 +347,7 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
             f"resumes from a backup, run at this client: fedpd restore STATE --run {order.run} --number {order.number}"
         )
     if saved is None or saved.number < order.number:
+        spend(memory, setup, order, context)
         try:
             saved = carry_out(setup, order, content, saved)
         except LostStateError:
@@ -287,5 +360,7 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
     told = 0 if is_private(setup.algorithm) else 1  # noise does not cover the work and the number of samples
     updates, samples = (told * saved.updates).tolist(), (told * saved.samples).tolist()
     examples = told * int(setup.shard.sizes)
-    reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, examples)
+    reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, examples, order.nonce)
+    if private_oracle(setup.algorithm) is not None:
+        reply = reply._replace(epsilon=memory.spent(context, order.run).epsilon)
     return reply_content(reply, None if message is None else pack(message))

@@ -31,12 +31,13 @@ from fedpd.engine.measure.costs import Costs
 from fedpd.flower.carry.protocol import PREFIX, Order, read_order, read_proposal, reply_content, reply_without_work
 from fedpd.flower.carry.records import RefusedError, pack
 from fedpd.flower.clients import store
-from fedpd.flower.clients.client import client_name, sentence
+from fedpd.flower.clients.client import client_name, tells_texts
+from fedpd.flower.clients.errors import told
 from fedpd.flower.clients.site_policy import check_clients, check_method, check_proposal, policy_file, read_policy
 from fedpd.flower.method.agent import LostStateError, SavedAgent, agent_at_first_step, check_finite, message_of
 from fedpd.flower.method.identity import check_same_method, spec_text
 from fedpd.flower.method.own_apps import REST, OwnApp, read_own_app, record_for_app
-from fedpd.flower.method.settings import is_private
+from fedpd.flower.method.privacy import is_private
 from fedpd.flower.method.shapes import Shapes
 from fedpd.own_loop import Step, begin, broadcast_like, finish, has_plain_steps, objective
 from fedpd.own_loop import check_method as check_own_loop
@@ -102,11 +103,11 @@ def _sends_mean(method: Method) -> str | None:
     if method.skips:
         return "skips communications, which Flower's FedAvg does not decide"
     x, mean = Vector({"x": np.zeros(2)}), Vector({"x": np.array([1.0, 3.0])})
-    exchange = method.exchanges()[0]
+    exchange: Any = method.exchanges()[0]
     with scope(double=True):
         message = opened(exchange.send(method.init(objective(x), x)))
         if isinstance(message, Vector):
-            _, broadcast = exchange.aggregate(method.server(x), mean, 1.0)  # type: ignore[operator]  # not a Mixing
+            _, broadcast = exchange.aggregate(method.server(x), mean, 1.0)
             if isinstance(broadcast, Vector) and np.array_equal(broadcast.tree["x"], mean.tree["x"]):
                 return None
     return "its server does more than average, and Flower's FedAvg does not"
@@ -203,8 +204,9 @@ def _within(step: Step, model: Arrays) -> Step:
 def _round(content: RecordDict, saved: SavedAgent | None) -> int:
     """Return the round of Flower's strategy; of one that does not say it, the next one."""
     for record in content.config_records.values():
-        if isinstance(record.get(ROUND), int):
-            return int(record[ROUND])  # type: ignore[arg-type]
+        said = record.get(ROUND)
+        if isinstance(said, int):
+            return said
     return 0 if saved is None else saved.number + 1
 
 
@@ -229,8 +231,9 @@ def _hello(method: Method, content: RecordDict, context: Context) -> RecordDict:
             raise RefusedError('this app does not say how many samples it has, which sampling = "size" needs.')
     except Exception as error:  # before the run starts, every error is worth a report with the client's name
         log.warning("This client cannot take part: %s", error, exc_info=not isinstance(error, FedpdError))
-        problem = sentence(error)
+        problem = told(error, texts=isinstance(error, FedpdError) or tells_texts(context))
     record = ConfigRecord({PREFIX + "name": client_name(context), PREFIX + "problem": problem, PREFIX + "samples": 0})
+    record[PREFIX + "nonce"] = str(content.config_records["config"].get(PREFIX + "nonce", ""))
     return RecordDict({"config": record})
 
 
@@ -240,7 +243,7 @@ def _carry_out(method: Method, message: Message, context: Context, call_next: Ne
     try:
         policy = read_policy(policy_file(context.node_config))
         check_method(policy, order.algorithm)
-        check_clients(policy, order.agents)
+        check_clients(policy, order.agents, masked=False)
         check_same_method(order.algorithm, spec_text(method))
         form = constant(form_with_absent(method)) if order.form == "partial" else constant(method)
         config: Any = message.content.config_records["config"]
@@ -249,7 +252,7 @@ def _carry_out(method: Method, message: Message, context: Context, call_next: Ne
             return _answer(form, order, app, message, context, call_next)
     except FedpdError as error:
         log.warning("Client %r refuses: %s", name, error)
-        return reply_content(reply_without_work(order, name, "refused", sentence(error)))
+        return reply_content(reply_without_work(order, name, "refused", str(error)))
 
 
 def _answer(
@@ -325,8 +328,10 @@ def _keep_rest(app: OwnApp, reply: Message, context: Context) -> None:
 
 def _examples(reply: Message) -> int:
     """Return the number of examples that the app reports, under the name of Flower's strategies; 0: none."""
-    found = [record["num-examples"] for record in reply.content.metric_records.values() if "num-examples" in record]
-    return int(found[0]) if found else 0  # type: ignore[arg-type]
+    found: list[Any] = [
+        record["num-examples"] for record in reply.content.metric_records.values() if "num-examples" in record
+    ]
+    return int(found[0]) if found else 0
 
 
 def _weighed(agent: Any, examples: int) -> Any:

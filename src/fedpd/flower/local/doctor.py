@@ -30,6 +30,7 @@ from flwr.clientapp import ClientApp
 from fedpd import __version__
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.carry.protocol import DRY_STEP, PREFIX
+from fedpd.flower.clients.client import LOCAL
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.clients.store import free_bytes
 from fedpd.flower.local.accounts import other_accounts
@@ -347,7 +348,7 @@ def _try_one_step(site: Site, app: Path) -> str:
     """
     client, config = _load_app(app)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    context = Context(1, 1, node_config(site), RecordDict(), config)
+    context = Context(1, 1, node_config(site) | {LOCAL: True}, RecordDict(), config)
     message = Message(RecordDict({"config": ConfigRecord({})}), 1, DRY_STEP)
     set_identity(message, "dry-step")
     began = time.monotonic()

@@ -36,14 +36,15 @@ from fedpd.core import (
 )
 from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
 from fedpd.engine.fit import check_batch, check_random_layers
+from fedpd.engine.privacy import private_oracle
 from fedpd.flower.carry.protocol import Order
-from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
+from fedpd.flower.carry.records import RefusedError, arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
+from fedpd.flower.method.privacy import as_deployed
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
 from fedpd.problems.evaluation import check_metrics
 from fedpd.problems.second_opinion import check_tests, check_training
-from fedpd.transforms._wrap import with_system_noise
 
 
 class Local(NamedTuple):
@@ -88,6 +89,7 @@ class ClientSetup(NamedTuple):
         functions: The functions of the client's own f_i, `without_frozen`.
         shard: The arrays of its own f_i, without the leading axis of agents.
         frozen: The part of the model that is not trained; None: all of it is.
+        epsilon: The largest epsilon of a sample by the method itself; None: the method gives the noise.
     """
 
     algorithm: Method
@@ -96,6 +98,7 @@ class ClientSetup(NamedTuple):
     functions: Functions
     shard: Shard
     frozen: Tree | None = None
+    epsilon: float | None = None
 
 
 class SavedAgent(NamedTuple):
@@ -124,31 +127,44 @@ class LostStateError(FedpdError):
     """The client cannot carry out an order, because it has lost the state that the order continues from."""
 
 
-def set_up_client(local: Local | Problem, start: Tree, algorithm: Method, shapes: Shapes, name: str) -> ClientSetup:
-    """Return the constants of a client, after a check of its data."""
+def set_up_client(
+    local: Local | Problem, start: Tree, algorithm: Method, shapes: Shapes, name: str, rounds: int = 1
+) -> ClientSetup:
+    """Return the constants of a client, after a check of its data; a private oracle has its noise for T `rounds`."""
     problem = local if isinstance(local, Problem) else _problem(local, start, name)
-    if problem.agents != 1:
-        rule = f"must be a problem with one agent, but has {problem.agents}"
-        refuse("local", problem.name, rule, "Build it from this client's own samples")
-    if problem.double and not is_double(start):
-        raise FedpdError(
-            f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
-            "Start from a float64 model, or give the data as float32."
-        )
-    check_random_layers(algorithm, problem)
-    check_batch(algorithm, problem)
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
-    for metric_name, metric in functions.metrics:
-        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
-            rule = "is no mean over samples, and clients send sums only"
-            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
+    try:
+        _check_fits(problem, functions, start, algorithm, name)
+    except FedpdError as error:  # it holds no samples, so the server may know it
+        raise RefusedError(str(error)) from None
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(
         partial(call_with_objective, "init", functions, algorithm), frozen, shard, Vector(shapes.model)
     )
-    algorithm, spec = with_system_noise(algorithm), spec_text(algorithm)
-    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard, frozen)
+    size = int(problem.sizes[0])
+    oracle = private_oracle(algorithm)
+    epsilon = None if oracle is None else oracle.epsilon
+    algorithm, spec = as_deployed(algorithm, size, rounds), spec_text(algorithm)
+    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard, frozen, epsilon)
+
+
+def _check_fits(problem: Problem, functions: Functions, start: Tree, algorithm: Method, name: str) -> None:
+    """Refuse a problem that no client can have, or that does not go with the model and the method."""
+    if problem.agents != 1:
+        rule = f"must be a problem with one agent, but has {problem.agents}"
+        refuse("local", problem.name, rule, "Build it from this client's own samples")
+    if problem.double and not is_double(start):
+        raise RefusedError(
+            f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
+            "Start from a float64 model, or give the data as float32."
+        )
+    check_random_layers(algorithm, problem)
+    check_batch(algorithm, problem)
+    for metric_name, metric in functions.metrics:
+        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
+            rule = "is no mean over samples, and clients send sums only"
+            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:
@@ -260,7 +276,7 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
 def check_finite(agent: Any) -> None:
     """Refuse a state that diverged."""
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
-        raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
+        raise RefusedError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
 
 
 def agent_at_first_step(

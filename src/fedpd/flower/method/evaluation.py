@@ -2,10 +2,11 @@
 
 An evaluation is a separate message, which is not part of the method: the server sends a model, and clients return f_i
 and grad f_i. Its bytes count as serialised bytes, not as the method's nominal bytes. The server learns grad f_i, which
-the method itself may not send. With secure aggregation, clients do not send grad f_i, and ||grad f||^2 stays unknown.
+the method itself may not send. With secure aggregation, clients do not compute grad f_i, and their numbers are added
+under masks: the server learns the mean loss and accuracies over all samples, and ||grad f||^2 stays unknown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,12 +31,14 @@ from fedpd.engine.measure.columns import (
     MetricSum,
     value_of_mean,
 )
-from fedpd.flower.carry.protocol import PREFIX, Form
-from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
+from fedpd.flower.carry.protocol import PREFIX, Form, check_nonce, new_nonce
+from fedpd.flower.carry.records import RefusedError, arrays_of, one_line, pack, unpack
 from fedpd.flower.method.agent import ClientSetup, SavedAgent, own_model
 
 COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
 METRIC = "metric-"  # then "exp", "sqrt" or "", "-" and the name: the server need not know the client's metrics
+NONCE = PREFIX + "nonce"
+FROM_TOTALS = ("train_accuracy", "test_accuracy", "test_loss")
 COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # a federation computes these as a simulation does
 
 
@@ -44,13 +47,13 @@ class ClientEvaluation(NamedTuple):
 
     Attributes:
         value: f_i.
-        gradient: grad f_i; None from clients with secure aggregation.
+        gradient: grad f_i.
         judged: The numbers of correct predictions; None from clients that have no `correct`.
         metrics: The sum and the number of each metric's values, by the key in the message.
     """
 
     value: float
-    gradient: Tree | None
+    gradient: Tree
     judged: CorrectCounts | None
     metrics: dict[str, MetricSum]
 
@@ -64,8 +67,13 @@ def evaluation_request(model: ArrayRecord, form: Form, run: str, used: int) -> R
         run: The identity of the run, by which a client finds its personal parameters.
         used: The number of the client's last reply that the server used; -1 if there is none.
     """
-    config: Any = {PREFIX + "form": form, PREFIX + "run": run, PREFIX + "used": used}
+    config: Any = {PREFIX + "form": form, PREFIX + "run": run, PREFIX + "used": used, NONCE: new_nonce()}
     return RecordDict({"arrays": model, "config": ConfigRecord(config)})
+
+
+def _nonce(content: RecordDict) -> str:
+    config: Any = content.config_records.get("config", {})
+    return str(config.get(NONCE))
 
 
 def evaluate(
@@ -89,7 +97,7 @@ def evaluate(
     for name, metric in setup.functions.metrics:
         of_mean = "" if metric.over == "agents" else metric.of_mean  # of a mean of the clients' own metrics
         metrics[f"{METRIC}{of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
-    answer = RecordDict({"metrics": MetricRecord(metrics)})
+    answer = RecordDict({"metrics": MetricRecord(metrics), "config": ConfigRecord({NONCE: _nonce(content)})})
     if gradient is not None:
         answer["arrays"] = pack(_shared(setup.algorithm.is_personal, gradient).tree)
     return answer
@@ -102,9 +110,17 @@ def _shared(keeps: IsPersonal | None, gradient: Vector) -> Vector:
     return merged(part_of(gradient, keeps, personal=False), jax.tree.map(np.zeros_like, gradient))
 
 
-def refusal(note: str) -> RecordDict:
+def refusal(request: RecordDict, note: str) -> RecordDict:
     """Return the reply of a client that refuses to evaluate a model, with the reason."""
-    return RecordDict({"config": ConfigRecord({PREFIX + "note": note})})
+    return RecordDict({"config": ConfigRecord({PREFIX + "note": note, NONCE: _nonce(request)})})
+
+
+def check_evaluation(request: RecordDict, content: RecordDict) -> None:
+    """Refuse the reply to another request, and the refusal of a client."""
+    config: Any = content.config_records.get("config", {})
+    check_nonce(_nonce(request), config.get(NONCE))
+    if note := config.get(PREFIX + "note"):
+        raise RefusedError(f"the client refuses: {one_line(str(note))}")
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -123,27 +139,26 @@ def _total(measure: Measure, view: AgentView, x: Vector) -> Any:
     return measure.agent(view, x)[0]
 
 
-def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation:
+def read_evaluation(request: RecordDict, content: RecordDict, model: Tree) -> ClientEvaluation:
     """Return a client's reply to a request.
 
     Args:
+        request: The request.
         content: The content of the reply.
-        model: A model with the shapes of the gradient; None: there is no gradient.
+        model: A model with the shapes of the gradient.
 
     Raises:
         RefusedError: If the reply lacks numbers, or they are not finite.
     """
-    config: Any = content.config_records.get("config", {})
-    if note := config.get(PREFIX + "note"):
-        raise RefusedError(f"the client refuses: {str(note)[:500]}")
+    check_evaluation(request, content)
     metrics: Any = content.metric_records.get("metrics", {})
     values = [metrics.get(name) for name in ("loss", *COUNTS) if name == "loss" or name in metrics]
-    if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(COUNTS)):
+    if "arrays" not in content.array_records or len(values) not in (1, 1 + len(COUNTS)):
         raise RefusedError("evaluation: must have a loss, a gradient and their counts.")
     numbers = [float(value) for value in values if isinstance(value, int | float) and np.isfinite(value)]
     if len(numbers) != len(values):
         raise RefusedError(f"evaluation: {values} must all be finite numbers.")
-    gradient = None if model is None else unpack(content.array_records["arrays"], model, "gradient")
+    gradient = unpack(content.array_records["arrays"], model, "gradient")
     judged = CorrectCounts(*np.array(numbers[1:])) if len(numbers) > 1 else None
     own = {key: _metric_sum(key, sums) for key, sums in metrics.items() if key.startswith(METRIC)}
     return ClientEvaluation(numbers[0], gradient, judged, own)
@@ -159,13 +174,9 @@ def _metric_sum(key: str, sums: Any) -> MetricSum:
 def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
     """Return the history's columns from the replies of all clients, in the order of the agents."""
     number = len(answers)
-    totals: dict[Measure, tuple[Tree, Tree]] = {}
-    if answers[0].gradient is None:
-        columns = {"loss": sum(answer.value for answer in answers) / number}
-    else:
-        columns = {}
-        gradient = _sum([Vector(answer.gradient) for answer in answers])
-        totals[OBJECTIVE] = (sum(answer.value for answer in answers), gradient), None
+    gradient = _sum([Vector(answer.gradient) for answer in answers])
+    totals: dict[Measure, tuple[Tree, Tree]] = {OBJECTIVE: ((sum(answer.value for answer in answers), gradient), None)}
+    columns = {}
     judged = [answer.judged for answer in answers if answer.judged is not None]
     if len(judged) == number:
         totals[ACCURACY] = _sum(judged), jax.tree.map(lambda *leaves: np.array(leaves), *judged)
@@ -176,6 +187,24 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
         if all(key in answer.metrics for answer in answers):
             of_mean, _, name = key.removeprefix(METRIC).partition("-")
             columns[name] = float(value_of_mean(of_mean, _sum([answer.metrics[key] for answer in answers])))
+    return columns
+
+
+def combine_sums(sums: Mapping[str, float], number: int) -> dict[str, float]:
+    """Return the history's columns from the sums of the numbers of all clients, as `masked_client.flat` names them.
+
+    It leaves out the columns that need each client's own numbers, such as the mean accuracy of the clients.
+    """
+    columns = {"loss": sums["loss"] / number}
+    if all(name in sums for name in COUNTS):
+        total = CorrectCounts(*(np.asarray(sums[name]) for name in COUNTS))
+        judged = [column for column in COLUMNS if column.name in FROM_TOTALS and column.merge is not None]
+        columns |= {column.name: float(column.merge(total, None, number)) for column in judged if column.merge}
+    for key in sums:
+        if key.startswith(METRIC) and key.endswith("/0"):
+            of_mean, _, name = key.removeprefix(METRIC).removesuffix("/0").partition("-")
+            pair = MetricSum(np.asarray(sums[key]), np.asarray(sums[f"{key[:-1]}1"]))
+            columns[name] = float(value_of_mean(of_mean, pair))
     return columns
 
 

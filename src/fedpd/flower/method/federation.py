@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import NamedTuple
 
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fedpd.base.atomic import held
+from fedpd.base.checks import refuse
 from fedpd.base.errors import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.process import return_large_blocks
@@ -19,10 +21,11 @@ from fedpd.engine.measure.targets import Until
 from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect
+from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
 from fedpd.flower.carry.records import is_large, stored
-from fedpd.flower.carry.secure import collect_sum
-from fedpd.flower.method.evaluation import ClientEvaluation
+from fedpd.flower.carry.secure import collect_numbers, collect_sum
+from fedpd.flower.method.evaluation import ClientEvaluation, check_evaluation
 from fedpd.flower.method.observers import Observation, Test, log_success, observing, write_model
 from fedpd.flower.method.run import (
     FederatedRun,
@@ -31,6 +34,7 @@ from fedpd.flower.method.run import (
     close,
     ends_round,
     evaluation_requests,
+    evaluation_subject,
     is_evaluation_due,
     label_of,
     new_communication,
@@ -158,13 +162,34 @@ def _evaluate_and_close(grid: Grid, run: FederatedRun, observation: Observation)
     if not is_evaluation_due(run):
         return close(run, tested)
 
-    def read(_: str, content: RecordDict) -> ClientEvaluation:
-        return read_client_evaluation(run, content)
+    requests, timeouts = evaluation_requests(run), _timeouts(run.settings)
+    if run.settings.secure_range:
+        evaluated, metrics = _evaluate_masked(grid, run, requests, timeouts)
+        return close(evaluated, tested | metrics)
 
-    requests = evaluation_requests(run)
-    found = collect(grid, run.directory, requests, EVALUATE, _timeouts(run.settings), read)
+    def read(name: str, content: RecordDict) -> ClientEvaluation:
+        return read_client_evaluation(run, requests[name], content)
+
+    found = collect(grid, run.directory, requests, EVALUATE, timeouts, read)
     evaluated, metrics = read_metrics(run, found)
     return close(evaluated, tested | metrics)
+
+
+def _evaluate_masked(
+    grid: Grid, run: FederatedRun, requests: dict[str, RecordDict], timeouts: Timeouts
+) -> tuple[FederatedRun, dict[str, float]]:
+    """Return the metrics from the sums of the clients' numbers, of which the server sees no single one."""
+
+    def check(name: str, content: RecordDict) -> str:
+        check_evaluation(requests[name], content)
+        return name
+
+    try:
+        found, sums = collect_numbers(grid, run.directory, evaluation_subject(run), requests, timeouts, check)
+    except FederationError as error:  # a run does not need its evaluations
+        logger.warning("The model is not evaluated this time. %s", error)
+        return run, {}
+    return read_metrics(run, found, sums)
 
 
 def write_result(run: FederatedRun) -> Federated:
@@ -213,11 +238,13 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("flwr").addFilter(without_traceback)
         config = WatchedConfig({**(defaults or {}), **context.run_config})
+        method, model, settings = algorithm(config), start(config), read_settings(config)
+        check_folder(settings.out)
         outcome = federate(
             grid,
-            algorithm(config),
-            start(config),
-            read_settings(config),
+            method,
+            model,
+            settings,
             report,
             callback=callback,
             log=log,
@@ -228,6 +255,13 @@ def server_app(
             done(outcome)
 
     return app
+
+
+def check_folder(out: Path | None) -> None:
+    """Refuse a folder outside of the server's own: whoever may start a run must not choose where the server writes."""
+    if out is not None and not out.resolve().is_relative_to(Path.cwd()):
+        rule = f"must be inside of the server's own folder, {Path.cwd()}"
+        refuse("out", str(out), rule, 'Give e.g. out = "results"')
 
 
 def without_traceback(record: logging.LogRecord) -> bool:

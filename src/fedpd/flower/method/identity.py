@@ -10,6 +10,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.identity import UnidentifiedError, fingerprint
 from fedpd.base.spec import differences
 from fedpd.core import Method, Tree
+from fedpd.engine.privacy import private_oracle
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.method.settings import Settings
 
@@ -68,7 +69,14 @@ def identity_of(algorithm: Method, start: Tree, settings: Settings) -> dict[str,
         "sampling": None if settings.sampling == "uniform" else settings.sampling,
         "average": settings.average or None,
         "start": fingerprint(start),
+        "noise_rounds": _rounds(algorithm, settings),
     }
+
+
+def _rounds(algorithm: Method, settings: Settings) -> int | None:
+    """Return T if the noise of the run is chosen for it, so that a resumed run cannot have more rounds; else None."""
+    oracle = private_oracle(algorithm)
+    return None if oracle is None or oracle.epsilon is None else settings.rounds
 
 
 def new_run(identity: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ class Ledger(NamedTuple):
         counts: The current values of `COUNTS`.
         pending: `WORK` of the K rounds that are not in the history yet: (K, N), (K, N), (K, E), (K, E).
         elapsed: The seconds of wall time at each row. They are not in the history, which is equal for equal runs.
+        epsilon: The largest epsilon of a sample that a client has spent by its own account.
         by_client: By column, each client's own value at the newest evaluation, NaN where it is not known: (N,).
     """
 
@@ -36,6 +37,7 @@ class Ledger(NamedTuple):
     counts: dict[str, int]
     pending: dict[str, np.ndarray]
     elapsed: np.ndarray
+    epsilon: float = 0.0
     by_client: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
@@ -105,11 +107,11 @@ def ledger_arrays(ledger: Ledger) -> checkpoint.Arrays:
     return columns | {ELAPSED: ledger.elapsed}
 
 
-def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, int]) -> Ledger:
+def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, int], epsilon: float) -> Ledger:
     """Return the ledger of a checkpoint."""
     parts: dict[str, dict[str, np.ndarray]] = {"history": {}, "pending": {}, BY_CLIENT: {}}
     for key, column in found.items():
         kind, _, name = key.partition(".")
         if kind in parts:
             parts[kind][name] = column
-    return Ledger(parts["history"], totals, counts, parts["pending"], found[ELAPSED], parts[BY_CLIENT])
+    return Ledger(parts["history"], totals, counts, parts["pending"], found[ELAPSED], epsilon, parts[BY_CLIENT])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class Observation(NamedTuple):
         done = int(row["round"])
         if run.state.number:
             self.report(done, run.settings.rounds, float(row["stationarity"]))
+            for text in _accuracy(row):
+                log.info("Round %d of %d: %s", done, run.settings.rounds, text)
         stops = self.callback is not None and ends_run(self.callback(done, _model(run), row))
         if stops or self.is_reached(run):
             log.info("The run ends early, after round %d.", done)
@@ -86,6 +88,12 @@ class Observation(NamedTuple):
 
 def _model(run: FederatedRun) -> Tree:
     return delivered_model(run.setup, run.state)
+
+
+def _accuracy(row: Mapping[str, Any]) -> list[str]:
+    """Return the accuracy on the clients' test samples, else on their training samples; of an unmeasured row, none."""
+    found = [name for name in ("test_accuracy", "accuracy") if math.isfinite(row.get(name, math.nan))]
+    return [f"{name.replace('_', ' ')} {row[name]:.3f}" for name in found[:1]]
 
 
 def _log(done: int, rounds: int, stationarity: float) -> None:
@@ -114,12 +122,19 @@ def observing(
         yield Observation(report or _log, callback, test, loggers, targets, time.monotonic())
 
 
+class OneLine(logging.Formatter):
+    """Writes each message in one line, and no control characters, so that no text in it looks like another message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in super().formatMessage(record))
+
+
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     """Append Flower's log to a file, which has each line as soon as it is logged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     flower = logging.getLogger("flwr")
     flower.addHandler(handler)
     try:
@@ -165,6 +180,7 @@ def log_success(run: FederatedRun) -> None:
     history, out = run.ledger.history, run.settings.out
     losses = history["loss"][np.isfinite(history["loss"])]
     loss = f", loss {losses[-1]:.6g}" if len(losses) else ""
+    loss += "".join(f", {text}" for text in _accuracy({name: column[-1] for name, column in history.items()}))
     if out is None:
         log.info("Finished: %d rounds%s. Set out to keep the model.", history["round"][-1], loss)
         return

@@ -24,7 +24,9 @@ from fedpd.base.versions import versions
 from fedpd.core import Kind, Method, Tree
 from fedpd.engine.average import averaged
 from fedpd.engine.fit import check_agents
+from fedpd.engine.measure.columns import EPSILON_EXAMPLES
 from fedpd.engine.participation import Participation, attendance_rule
+from fedpd.engine.privacy import private_oracle
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import (
@@ -38,7 +40,14 @@ from fedpd.flower.carry.directory import (
 )
 from fedpd.flower.carry.protocol import HELLO, Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
-from fedpd.flower.method.evaluation import ClientEvaluation, by_client, combine, evaluation_request, read_evaluation
+from fedpd.flower.method.evaluation import (
+    ClientEvaluation,
+    by_client,
+    combine,
+    combine_sums,
+    evaluation_request,
+    read_evaluation,
+)
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
@@ -50,6 +59,7 @@ from fedpd.flower.method.ledger import (
     new_ledger,
     restore_ledger,
 )
+from fedpd.flower.method.privacy import check_private
 from fedpd.flower.method.server import (
     Communication,
     Outcome,
@@ -66,7 +76,7 @@ from fedpd.flower.method.server import (
     server_step,
     steps_to_do,
 )
-from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
+from fedpd.flower.method.settings import Settings, check_clip, check_secure
 from fedpd.flower.method.shapes import entries_of, shapes
 from fedpd.flower.private import TaskIdentity
 from fedpd.flower.warm.limits import declare_limit, largest_reply, limits_file
@@ -109,7 +119,7 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hel
         hello: The type of the message that asks nodes for their names.
     """
     made = shapes(algorithm, start)
-    made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
+    made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, start, settings)))
     if limits_file() is not None:
         declare_limit(TaskIdentity.run_id, largest_reply(entries_of((made.messages, made.model))))
     check_secure(algorithm, made, settings)
@@ -121,14 +131,15 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hel
         found = checkpoint.load_newest(folder, identity)
     meta = {} if found is None else found[1]
     spec = spec_text(algorithm)
-    directory = _find_clients(grid, settings, spec, meta.get("names"), hello)
-    names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
+    run = meta.get("run") or new_run(identity)
+    directory = _find_clients(grid, settings, spec, run, meta.get("names"), hello)
+    names = meta.get("names") or sorted_names(directory.nodes)
     method = _served(algorithm, start, settings), spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
     present, model_of = _attendance(settings, names, sizes), model_function(algorithm, made.agent)
     who = names, settings.seed, run, present
-    setup = ServerSetup(*method, start, *who, replaced, settings.out, sizes, model_of, kinds)
+    setup = ServerSetup(*method, start, *who, replaced, settings.out, sizes, model_of, kinds, settings.rounds)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -158,11 +169,12 @@ def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) 
 
 
 def _find_clients(
-    grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None, hello: str
+    grid: Grid, settings: Settings, spec: str, run: str, names: Sequence[str] | None, hello: str
 ) -> ClientDirectory:
     """Return the node of each client, when all have checked the run; their names belong to their nodes from now on."""
     evaluates, secure = settings.evaluation_interval > 0, settings.secure_range > 0
-    proposal = Proposal(spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size")
+    about = spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size"
+    proposal = Proposal(*about, run, settings.rounds)
     path = owners_file()
     directory = ClientDirectory(
         grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names, kind=hello
@@ -183,7 +195,7 @@ def next_step(run: FederatedRun) -> int | None:
 
 def new_communication(run: FederatedRun, last: int) -> Communication:
     """Return the communication at step `last`."""
-    return Communication(run.setup, run.state, last, steps_to_do(run.setup, run.state, last), {})
+    return Communication(run.setup, run.state, last, steps_to_do(run.setup, run.state, last), {}, {})
 
 
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
@@ -276,6 +288,7 @@ def _server_step(
         if reply.rebuilt:
             log.warning("Client %r had lost its state and rebuilt it.", setup.names[agent])
     ledger = add_counts(run.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
+    ledger = ledger._replace(epsilon=max(ledger.epsilon, *(reply.epsilon for reply in replies.values()), 0.0))
     work = {agent: (communication.steps[agent], reply.updates, reply.samples) for agent, reply in replies.items()}
     receivers = len(replies.keys() & communication.senders())
     return run._replace(state=state, ledger=add_work(ledger, last, work, senders, receivers))
@@ -341,14 +354,21 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     return {name: evaluation_request(model, setup.form, setup.run, state.counted[agent]) for agent, name in present}
 
 
-def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
+def evaluation_subject(run: FederatedRun) -> tuple[str, int]:
+    """Return the identity of the run and the number of communications before an evaluation."""
+    return run.setup.run, run.state.number
+
+
+def read_client_evaluation(run: FederatedRun, request: RecordDict, content: RecordDict) -> ClientEvaluation:
     """Return a client's reply to an evaluation request, after checks."""
-    found = read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    found = read_evaluation(request, content, run.setup.start)
     return found._replace(gradient=stored(found.gradient, run.setup.store))
 
 
-def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
-    """Return the metrics from the clients' evaluations, and count the messages.
+def read_metrics(
+    run: FederatedRun, found: Collected, sums: Mapping[str, float] | None = None
+) -> tuple[FederatedRun, dict[str, float]]:
+    """Return the metrics from the clients' evaluations, or from the sums of their masked numbers, and count messages.
 
     With a quorum, they are over the clients that replied, whose number is `metrics_agents`. Without one, there are no
     metrics if a reply is missing.
@@ -360,10 +380,14 @@ def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dic
     absent = dict.fromkeys(set(names) - set(present), "it did not reply to the last order")
     for name, why in (absent | found.missing | found.refused).items():
         log.warning("The evaluation lacks client %r (%s); the model is %s this time.", name, why, then)
-    metrics = combine([found.answers[name] for name in present]) if usable else {}
+    metrics: dict[str, float] = {}
+    if usable and sums is not None:
+        metrics = combine_sums(sums, len(present))
+    elif usable:
+        metrics = combine([found.answers[name] for name in present])
     if quorum is not None:
         metrics["metrics_agents"] = len(present) if usable else 0
-    if usable:
+    if usable and sums is None:
         run = run._replace(ledger=run.ledger._replace(by_client=by_client([found.answers.get(name) for name in names])))
     return _count_messages(run, found), metrics
 
@@ -378,13 +402,18 @@ def ends_round(run: FederatedRun) -> bool:
     return run.state.step % run.setup.exchanges == 0
 
 
+def _example_column(run: FederatedRun) -> dict[str, float]:
+    """Return the largest epsilon of a sample that a client says to have spent, if the oracle is private."""
+    return {} if private_oracle(run.setup.algorithm) is None else {EPSILON_EXAMPLES.name: run.ledger.epsilon}
+
+
 def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
     """Return the run with a new row of the history, and write its checkpoint."""
     ledger = run.ledger
     if not ledger.history:
-        ledger = add_first_row(ledger, run.setup.shapes.costs, metrics)
+        ledger = add_first_row(ledger, run.setup.shapes.costs, {**metrics, **_example_column(run)})
     elif ends_round(run):
-        ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
+        ledger = close_rounds(ledger, run.setup.shapes.costs, {**metrics, **_example_column(run)})
     if len(ledger.elapsed) < len(ledger.history["round"]):
         ledger = ledger._replace(elapsed=np.append(ledger.elapsed, time.monotonic() - run.began))
     run, folder = run._replace(ledger=ledger), _folder(run.settings)
@@ -412,6 +441,7 @@ def _save(run: FederatedRun, folder: Path) -> None:
         "last": sorted(state.last),
         "totals": ledger.totals,
         "counts": ledger.counts,
+        "epsilon": ledger.epsilon,
         "versions": versions(),
     }
     shown = {"label": label_of(run), "rounds": run.settings.rounds}  # for `fedpd watch` and `fedpd report` only
@@ -431,4 +461,4 @@ def _restore(setup: ServerSetup, arrays: checkpoint.Arrays, meta: Mapping[str, A
     state = ServerState(
         checkpoint.unflatten("server", server, arrays), meta["number"], meta["step"], meta["counted"], outcomes, last
     )
-    return state, restore_ledger(arrays, meta["totals"], meta["counts"])
+    return state, restore_ledger(arrays, meta["totals"], meta["counts"], meta.get("epsilon", 0.0))

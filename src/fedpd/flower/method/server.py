@@ -1,5 +1,6 @@
 """The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,17 @@ from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, op
 from fedpd.core.personal import merged, part_of
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
-from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
-from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
+from fedpd.flower.carry.protocol import (
+    CheckedReply,
+    Form,
+    Order,
+    Reply,
+    check_nonce,
+    new_nonce,
+    order_record,
+    read_reply,
+)
+from fedpd.flower.carry.records import LARGE, RefusedError, one_line, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled, call_exchange
 from fedpd.flower.method.shapes import Shapes, zeros
 
@@ -40,6 +50,7 @@ class ServerSetup(NamedTuple):
         model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
             that JAX compiles it once.
         kinds: The type of each part of the messages of each exchange, if the server clips them; else ().
+        rounds: T, the number of rounds.
     """
 
     algorithm: Method
@@ -56,6 +67,7 @@ class ServerSetup(NamedTuple):
     sizes: Sequence[int]
     model_of: Callable[[Tree], Tree]
     kinds: Sequence[tuple[Kind | None, ...]]
+    rounds: int
 
     @property
     def exchanges(self) -> int:
@@ -170,6 +182,7 @@ class Communication(NamedTuple):
         last: The step of the communication.
         steps: By agent, the steps to do; agents without steps get no order.
         records: The arrays that orders share, each packed once; a new dictionary for each communication.
+        nonces: By agent, the random text that its reply must repeat; a new dictionary for each communication.
     """
 
     setup: ServerSetup
@@ -177,6 +190,11 @@ class Communication(NamedTuple):
     last: int
     steps: dict[int, list[int]]
     records: dict[int | str, ArrayRecord]
+    nonces: dict[int, str]
+
+    def subject(self) -> tuple[str, int]:
+        """Return the identity of the run and the number of the communication."""
+        return self.setup.run, self.state.number
 
     def cohort(self) -> list[int]:
         """Return the agents that take part in the round of the communication."""
@@ -215,6 +233,7 @@ class Communication(NamedTuple):
         exchanges = [state.outcomes[n].exchange for n in past]
         method, steps = (setup.run, setup.spec, setup.form, setup.seed), self.steps[agent]
         order = Order(*method, len(setup.names), agent, state.number, steps, self.last, since, past, exchanges)
+        order = order._replace(nonce=self.nonces.setdefault(agent, new_nonce()), rounds=setup.rounds)
         known = None if lost else since  # the agent has the broadcasts before this one
         content = RecordDict({"arrays": self._record(past[-1] if past else "start", known)})
         for number in past[:-1]:
@@ -250,13 +269,14 @@ class Communication(NamedTuple):
                 f"reply: has name {reply.name!r}, number {reply.number} and run {reply.run}; expected number "
                 f"{self.state.number} of run {self.setup.run}."
             )
+        check_nonce(self.nonces.get(agent, ""), reply.nonce)
         steps = self.steps[agent]
         if reply.status == "lost":
             if steps[0] % self.setup.exchanges:
                 raise RefusedError("reply: the client lost its state in the middle of a round; it can join the next.")
             return self.order(agent, lost=True)
         if reply.status != "done":
-            raise RefusedError(f"the client refuses: {reply.note[:500]}")
+            raise RefusedError(f"the client refuses: {one_line(reply.note)}")
         return _check_work(reply, len(steps))
 
     def _message(self, content: RecordDict) -> Tree | None:
@@ -283,6 +303,8 @@ def _check_work(reply: Reply, steps: int) -> Reply:
     for name, column in (("updates", reply.updates), ("samples", reply.samples)):
         if len(column) != steps or not all(0 <= one < 2**53 for one in column):
             raise RefusedError(f"reply: {name} are not {steps} counts.")
+    if not 0 <= reply.epsilon < math.inf:
+        raise RefusedError(f"reply: epsilon = {reply.epsilon} is not a number of at least 0.")
     return reply
 
 

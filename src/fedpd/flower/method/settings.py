@@ -15,12 +15,9 @@ from fedpd.base.typed import check_arguments
 from fedpd.base.value import constant
 from fedpd.core import Kind, Method, Tree, form_with_absent, has_packed, message_kinds
 from fedpd.engine.participation import Sampling, check_cohort
-from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
 from fedpd.flower.tables import read_table
-from fedpd.transforms import Accountant
-from fedpd.transforms._wrap import private_parts
 
 Config = Mapping[str, Any]  # a run's configuration, the same on all sides
 MakeAlgorithm = Callable[[Config], Method]
@@ -297,41 +294,3 @@ def check_secure(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
         refuse(what, settings.secure_range, rule, "Leave mean out, or use no secure-range")
     if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
         refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")
-
-
-def is_private(algorithm: Method) -> bool:
-    """Return whether the messages of a method are private."""
-    return private_parts(algorithm) is not None
-
-
-def check_private(algorithm: Method, settings: Settings) -> Accountant | None:
-    """Return what counts epsilon, after a check of the settings; None: the messages are not private.
-
-    Clients draw the noise from their operating system, so that nobody who knows the seed can subtract it. They report
-    neither numbers of samples nor evaluations, because noise covers neither.
-
-    The seed tells all clients who takes part in a round, so a cohort does not make epsilon smaller.
-    """
-    if private_oracle(algorithm) is not None:
-        text = "draws its noise from the seed, which the server knows"
-        refuse("oracle", "dp_sgd", text, "Simulate it, or give another oracle")
-    parts = private_parts(algorithm)
-    if parts is None:
-        return None
-    rule, name = parts[1], algorithm.description
-    number = settings.sampled or settings.agents
-    if rule.noise_multiplier is None or rule.agents != number:
-        text = f"must be {number}, the clients that send in a round, with noise_multiplier given"
-        refuse("agents", rule.agents, text, f"Give gaussian(clip, noise_multiplier, agents={number})")
-    if settings.on_timeout != "fail":
-        text = f"the noise of {name} is complete only if all {number} clients of a round reply"
-        refuse("on-timeout", settings.on_timeout, text, 'Use "fail"')
-    if settings.evaluation_interval:
-        text = f"{name} is private, and noise does not cover evaluations"
-        refuse("evaluate-every", settings.evaluation_interval, text, "Set evaluate-every = 0")
-    if settings.sampling != "uniform":
-        text = f"{name} is private, and noise does not cover the clients' numbers of samples"
-        refuse("sampling", settings.sampling, text, "Leave sampling out")
-    if settings.clip:
-        refuse("clip", settings.clip, f"clients of {name} clip their messages themselves", "Leave clip out")
-    return Accountant(rule.noise_multiplier / number_of_vectors(algorithm) ** 0.5, rule.delta, settings.agents)

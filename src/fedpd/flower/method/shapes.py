@@ -13,6 +13,7 @@ from fedpd.base.precision import as_numpy, is_double
 from fedpd.base.value import constant
 from fedpd.core import Array, LocalObjective, Method, Tree
 from fedpd.engine.measure.costs import Costs, costs_of, exchanged_messages
+from fedpd.engine.privacy import private_oracle, without_oracles
 from fedpd.experiments.federated import TORCH
 from fedpd.flower.carry.records import ALIGNED
 from fedpd.own_loop import is_own_loop, with_shapes
@@ -55,6 +56,8 @@ def shapes(algorithm: Method, start: Tree) -> Shapes:
     def losses(model: Tree, batch: Tree) -> Array:
         return jnp.zeros(1, dtype)
 
+    if private_oracle(algorithm) is not None:
+        algorithm = without_oracles(algorithm)  # a private oracle needs samples, and keeps nothing
     f = LocalObjective(losses, None, {}, jnp.int32(1), None, None, jnp.int32(0))
     x = Vector(start)
     agent = jax.eval_shape(lambda x: algorithm.init(f, x), x)

@@ -24,6 +24,7 @@ from fedpd.flower.carry.collect import Collected, Read
 from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.protocol import EVALUATE, HELLO, TRAIN
 from fedpd.flower.carry.records import pack, serialised_bytes, unpack
+from fedpd.flower.method.evaluation import ClientEvaluation
 from fedpd.flower.method.federation import Federated, write_result
 from fedpd.flower.method.own_apps import MODULE, REST, OwnApp, own_app
 from fedpd.flower.method.run import (
@@ -149,10 +150,13 @@ class Strategy(flower.Strategy):
             return None
         run = self._started()
         with self._scope():
-            found, _ = read_replies(run, self._asked, replies, lambda _, content: read_client_evaluation(run, content))
+            found, _ = read_replies(run, self._asked, replies, self._read_evaluation)
             run, metrics = read_metrics(run, found)
             self._run = close(run, metrics)
             return MetricRecord({name: float(value) for name, value in metrics.items()})
+
+    def _read_evaluation(self, name: str, content: RecordDict) -> ClientEvaluation:
+        return read_client_evaluation(self._started(), self._asked[name], content)
 
     def summary(self) -> None:
         """Write the method and the settings to Flower's log."""

@@ -1,0 +1,323 @@
+"""Secure aggregation at the client: a mod around training and evaluation, through which nothing leaves without masks.
+
+The client masks x_{0,i}^+ - x_0, not x_{0,i}^+, because fixed-point numbers need a range. It refuses an entry outside
+this range: a message that was cut silently does not fit the dual that the client keeps. It refuses orders without
+masks, a sum of fewer clients than the server promised it, both secrets of one client, and what its memory of earlier
+sums forbids (`Memory`). All clients of an attempt mask with a hash of what they were told: the order, the clients and
+their keys. If the server tells two clients different things, their masks do not cancel.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from fedpd.flower.carry.masks import (
+    MESSAGES,
+    NUMBERS,
+    PURPOSE,
+    SEALING,
+    SHARE,
+    circle,
+    common,
+    derived,
+    fixed_number,
+    neighbourhood,
+    neighbours,
+    new_keys,
+    public,
+    quantized,
+    seal,
+    split_secret,
+    transcript,
+    unseal,
+)
+from fedpd.flower.carry.protocol import TRAIN, read_order, read_reply, reply_content, reply_without_work
+from fedpd.flower.carry.records import RefusedError, arrays_of
+
+RECORD = "masks"  # in every message of secure aggregation; at the client also the name of what it keeps in between
+KEYS, SHARES, VECTORS, UNMASK = "keys", "shares", "vectors", "unmask"  # the stages
+BEFORE = {SHARES: KEYS, VECTORS: SHARES, UNMASK: VECTORS}
+
+
+class Subject(NamedTuple):
+    """What the clients add up, as the server tells all of them.
+
+    Attributes:
+        kind: Flower's type of the messages: training or evaluation.
+        run: The identity of the run.
+        number: The number of the communication.
+        everyone: N, the clients of which the sum may consist.
+        least: The least number of clients in the sum.
+        bound: The largest entry of a change; 0 for an evaluation.
+        levels: The levels of the fixed point.
+    """
+
+    kind: str
+    run: str
+    number: int
+    everyone: int
+    least: int
+    bound: float
+    levels: int
+
+
+class OutOfTurnError(RefusedError):
+    """A stage does not follow the stage before it, because the client or the server has started again."""
+
+
+class Memory(Protocol):
+    """A client's memory of the sums that it took part in, on its disk, and the rules of its policy about them."""
+
+    def settled(self, context: Context, subject: Subject) -> Sequence[str]:
+        """Return the clients in the sum that this client has revealed for this order; none if it has not."""
+
+    def check(self, context: Context, subject: Subject, clients: Sequence[str]) -> None:
+        """Refuse to take part in an attempt with these clients."""
+
+    def remember(self, context: Context, subject: Subject, clients: Sequence[str], digest: str) -> None:
+        """Write down the clients in a sum before it is revealed, or refuse it; the digest is that of the order."""
+
+
+def asks_for_masks(message: Message) -> bool:
+    """Return whether a message belongs to a stage of secure aggregation."""
+    return RECORD in message.content.config_records
+
+
+def promised_clients(context: Context) -> int:
+    """Return the least number of clients in the sum of the present attempt; 0 if there is none."""
+    state: Any = context.state.config_records.get(RECORD, {})
+    return _subject(state["about"]).least if "about" in state else 0
+
+
+def masking_mod(name: Callable[[Context], str], memory: Memory) -> Mod:
+    """Return the mod of clients that send only masked messages.
+
+    Args:
+        name: Returns the name of a client.
+        memory: The client's memory of sums.
+    """
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if not asks_for_masks(message):
+            return _without_masks(message, context, call_next, name(context))
+        stage: Any = message.content.config_records[RECORD]
+        try:
+            kept = _kept(stage, context)
+            if stage["stage"] == VECTORS:
+                return _masked_reply(message, context, call_next, kept, name(context))
+            answer = {KEYS: _send_keys, SHARES: _send_shares, UNMASK: _send_unmasking}[stage["stage"]]
+            record = answer(stage, kept, context, name(context), memory)
+        except RefusedError as error:
+            record = {"note": str(error), "again": isinstance(error, OutOfTurnError)}
+        return Message(_content(stage, **record), reply_to=message)
+
+    return mod
+
+
+def _content(stage: Any, **fields: Any) -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({"attempt": stage["attempt"], **fields})})
+
+
+def _kept(stage: Any, context: Context) -> dict[str, Any]:
+    """Return what the client keeps of an attempt; refuse a stage out of turn."""
+    if stage["stage"] == KEYS:
+        return {}
+    state: Any = context.state.config_records.get(RECORD, {})
+    if state.get("attempt") != stage["attempt"] or state.get("stage") != BEFORE.get(stage["stage"]):
+        raise OutOfTurnError(f"secure aggregation: stage {stage['stage']!r} came out of turn, e.g. after a restart.")
+    return dict(state)
+
+
+def _keep(context: Context, kept: dict[str, Any], stage: str) -> None:
+    context.state.config_records[RECORD] = ConfigRecord({**kept, "stage": stage})
+
+
+def _digest(record: ArrayRecord) -> str:
+    """Return a hash of the arrays of an order."""
+    found = hashlib.sha256()
+    for name, array in record.items():
+        found.update(json.dumps([name, array.dtype, list(array.shape)]).encode())
+        found.update(array.data)
+    return found.hexdigest()
+
+
+def _subject(about: str) -> Subject:
+    return Subject(**json.loads(about))
+
+
+def _without_masks(message: Message, context: Context, call_next: ClientAppCallable, name: str) -> Message:
+    """Return the reply to an order that asks for no message; refuse any other that has no masks."""
+    note = "this client sends only masked messages. Set secure-range in the run's configuration."
+    if message.metadata.message_type != TRAIN:
+        raise RefusedError(note)
+    order = read_order(message.content)
+    if order.sends:
+        return Message(reply_content(reply_without_work(order, name, "refused", note)), reply_to=message)
+    reply = call_next(message, context)
+    if reply.has_content() and reply.content.array_records:
+        raise RefusedError("this client sends only masked messages, but its reply has arrays without masks.")
+    return reply
+
+
+def _send_keys(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
+    """Begin an attempt: new secrets, of which the public keys and a hash of the seed are sent."""
+    subject, keys, seed = _subject(stage["about"]), new_keys(), os.urandom(32)
+    if not 0 < subject.levels * subject.everyone < 2**MESSAGES.bits:
+        raise RefusedError(f"secure aggregation: {subject.levels} levels of {subject.everyone} clients do not add up.")
+    kept = {"attempt": stage["attempt"], "about": stage["about"], "seed": seed}
+    _keep(context, kept | {"masking": keys.masking, "sealing": keys.sealing}, KEYS)
+    told = {"keys": [public(keys.masking), public(keys.sealing)], "commitment": hashlib.sha256(seed).digest()}
+    return {**told, "settled": list(memory.settled(context, subject))}
+
+
+def _send_shares(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
+    """Give every neighbour its shares of this client's secrets, encrypted for it."""
+    names, keys, subject = list(stage["names"]), list(stage["keys"]), _subject(kept["about"])
+    own = [public(kept["masking"]), public(kept["sealing"])]
+    wrong = len(set(names)) < len(names) or len(keys) != 2 * len(names) or len(set(keys)) < len(keys)
+    if wrong or name not in names or keys[2 * names.index(name) :][:2] != own:
+        raise RefusedError("secure aggregation: the keys of the clients are not one pair for each.")
+    if not subject.least <= len(names) <= subject.everyone:
+        raise RefusedError(f"secure aggregation: {len(names)} clients have keys; {subject.least} or more must.")
+    memory.check(context, subject, names)
+    seed, holders = _holders(kept, names, keys, name)
+    threshold = neighbourhood(len(names)).threshold
+    secrets = [split_secret(kept[one], threshold, len(holders)) for one in ("seed", "masking")]
+    texts = dict(zip(holders, map(b"".join, zip(*secrets, strict=True)), strict=True))
+    sealed = [
+        seal(_sealing_key(kept, keys[2 * names.index(to) + 1], seed), texts[to], _about(name, to)) for to in holders[1:]
+    ]
+    _keep(context, {**kept, "names": names, "keys": keys, "owners": [name], "shares": [texts[name]]}, SHARES)
+    return {"to": holders[1:], "sealed": sealed}
+
+
+def _holders(kept: Any, names: Sequence[str], keys: Sequence[bytes], name: str) -> tuple[bytes, list[str]]:
+    """Return the hash that all clients agree on, and who holds the shares of a client's secrets."""
+    seed = transcript(kept["about"], names, keys)
+    return seed, neighbours(circle(names, seed), name, neighbourhood(len(names)).neighbours)
+
+
+def _sealing_key(kept: Any, other: bytes, seed: bytes) -> bytes:
+    return derived(common(kept["sealing"], other), SEALING + seed)
+
+
+def _about(sender: str, receiver: str) -> bytes:
+    return json.dumps([sender, receiver]).encode()
+
+
+def _open_shares(stage: Any, kept: Any, name: str) -> tuple[dict[str, Any], bytes]:
+    """Return what the client keeps, with the shares of its neighbours, and the hash that all clients agree on."""
+    names, keys, senders = kept["names"], kept["keys"], list(stage["senders"])
+    seed, holders = _holders(kept, names, keys, name)
+    enough = len(senders) + 1 >= neighbourhood(len(names)).threshold
+    if not enough or len(set(senders)) < len(senders) or not set(senders) <= set(holders[1:]):
+        raise RefusedError("secure aggregation: not enough neighbours share their secrets.")
+    shares = list(kept["shares"])
+    for sender, sealed in zip(senders, stage["sealed"], strict=True):
+        try:
+            key = _sealing_key(kept, keys[2 * names.index(sender) + 1], seed)
+            shares.append(unseal(key, sealed, _about(sender, name)))
+        except (InvalidTag, ValueError):
+            raise RefusedError(f"secure aggregation: the shares of client {sender!r} were changed.") from None
+    return {**kept, "owners": [name, *senders], "shares": shares}, seed
+
+
+def _masked_reply(
+    message: Message, context: Context, call_next: ClientAppCallable, kept: dict[str, Any], name: str
+) -> Message:
+    """Return the reply to an order or an evaluation, with one masked vector in place of its numbers."""
+    stage: Any = message.content.config_records[RECORD]
+    kept, seed = _open_shares(stage, kept, name)
+    subject = _subject(kept["about"])
+    reply = call_next(message, context)
+    if reply.has_error():
+        return reply
+    if subject.kind == TRAIN:
+        if read_reply(reply.content).status != "done":
+            return reply
+        ring, vector = MESSAGES, _encoded_change(message.content, reply.content, subject)
+        content = RecordDict({"config": reply.content["config"], "metrics": reply.content["metrics"]})
+        fields: dict[str, Any] = {}
+    else:
+        if "metrics" not in reply.content:  # a refusal
+            return reply
+        ring, entries = NUMBERS, flat(reply.content.metric_records["metrics"])
+        vector, content = _encoded_numbers(entries, subject), RecordDict({"config": reply.content["config"]})
+        fields = {"entries": list(entries)}
+    total = ring.add(vector, ring.mask(kept["seed"], len(vector)))
+    for other in kept["owners"][1:]:
+        shared = common(kept["masking"], kept["keys"][2 * kept["names"].index(other)])
+        sign = 1 if name > other else -1
+        total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + seed), sign)
+    _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
+    content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
+    return Message(content, reply_to=message)
+
+
+def _encoded_change(order: RecordDict, reply: RecordDict, subject: Subject) -> np.ndarray:
+    """Return the weight of a client, then the change of each entry in fixed point."""
+    sent, received = arrays_of(reply, "arrays", "reply"), arrays_of(order, "arrays", "order")
+    same = has_shapes(received, {name: tuple(array.shape) for name, array in sent.items()})
+    vector = np.full(1 + sum(_size(array) for array in sent.values()), subject.levels, np.uint32)
+    rng, at, largest = np.random.default_rng(), 1, 0.0
+    for name, array in sent.items():
+        change = np.asarray(array.numpy(), np.float64)
+        change = (change - received[name].numpy() if same else change).ravel()
+        largest = max(largest, float(np.abs(change).max(initial=0)))
+        vector[at : at + change.size] = quantized(change, subject.bound, subject.levels, rng)
+        at += change.size
+    if largest > subject.bound:
+        rule = f"an entry of its change exceeds secure-range = {subject.bound:g} and would be clipped"
+        raise RefusedError(f"{rule}. Try {2.0 ** np.ceil(np.log2(largest)):g} or more.")
+    return vector
+
+
+def _size(array: Any) -> int:
+    return int(np.prod(array.shape, dtype=np.int64))
+
+
+def has_shapes(received: ArrayRecord, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Return whether a broadcast has the names and shapes of a message, as a model does. Both sides use this rule."""
+    return shapes == {name: tuple(array.shape) for name, array in received.items()}
+
+
+def flat(metrics: Any) -> dict[str, float]:
+    """Return the numbers of an evaluation by name: a metric's sum and number become "name/0" and "name/1"."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        parts = {f"{name}/{i}": one for i, one in enumerate(value)} if isinstance(value, list) else {name: value}
+        found |= {key: float(one) for key, one in parts.items()}
+    return found
+
+
+def _encoded_numbers(entries: dict[str, float], subject: Subject) -> np.ndarray:
+    """Return the weight 1, then each number of an evaluation in fixed point."""
+    numbers = {name: fixed_number(value, subject.everyone) for name, value in entries.items()}
+    for name, number in numbers.items():
+        if number is None:
+            raise RefusedError(f"evaluation: {name} is not finite or too large to add it up under masks.")
+    return np.array([1, *numbers.values()], object)
+
+
+def _send_unmasking(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
+    """Reveal this client's shares: of the seeds of those in the sum, and of the keys of those that dropped out."""
+    active, missing, subject = list(stage["active"]), list(stage["missing"]), _subject(kept["about"])
+    known = set(kept["names"])
+    if set(active) & set(missing) or not {*active, *missing} <= known or len(set(active)) < subject.least:
+        rule = f"{subject.least} or more must be in it, once"
+        raise RefusedError(f"the server asks for the sum of {len(set(active))} clients; {rule}.")
+    if name not in active:
+        raise RefusedError("secure aggregation: the server asks a client for shares whose message is not in the sum.")
+    memory.remember(context, subject, active, kept["digest"])
+    holds = dict(zip(kept["owners"], kept["shares"], strict=True))
+    names = [one for one in (*active, *missing) if one in holds]
+    shares = [holds[one][:SHARE] if one in set(active) else holds[one][SHARE:] for one in names]
+    _keep(context, {"attempt": stage["attempt"]}, UNMASK)  # the secrets are gone, so no other set can be revealed
+    return {"names": names, "shares": shares}
