@@ -19,7 +19,7 @@ AGENTS, SAMPLES, FEATURES, CLASSES, RANK, ROUNDS = 8, 60, 32, 10, 4, 60
 STEPS = (0.03, 0.1, 0.3, 1.0)
 
 
-def agents(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+def agents(rng: np.random.Generator) -> list[dict[str, Any]]:
     """Return the samples of all agents: classes are shifted clusters, and each agent has three of them."""
     centres = rng.normal(size=(CLASSES, FEATURES))
     found = []
@@ -57,7 +57,7 @@ def exact(start: Any, data: Any, steps: int, step: float) -> tuple[Any, Any]:
         off = product - mean["B"] @ mean["A"]
         change = product - factors["B"] @ factors["A"]
         state = W + off, mean
-        value = jax.vmap(partial(loss, *state))(data).mean()
+        value = jax.vmap(partial(loss, W + off, mean))(data).mean()
         return state, (value, jnp.linalg.norm(off) / jnp.linalg.norm(change))
 
     return jax.lax.scan(round_, (W, factors), length=ROUNDS)[1]

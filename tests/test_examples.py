@@ -2,6 +2,9 @@
 
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +94,27 @@ def test_lora_by_speaker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert number("-> ", fedpd) > number("-> ", fedavg) - 0.02
     assert number("accuracy ", flower) == number("-> ", fedpd)
     assert number("at most ", flower) < 1e-5
+
+
+PROJECTS = {  # what each needs beside fedpd[torch], and the best number in its last line
+    "own_loop_pytorch": ((), lambda last: number("test accuracy ", last) > 0.85),
+    "own_loop_scipy": ((), lambda last: number("fit of all data ", last) < 0.1),
+    "own_loop_lightning": (("lightning",), lambda last: number("test accuracy ", last) > 0.8),
+    "own_loop_trainer_lora": (("transformers", "peft", "accelerate"), lambda last: number("mean loss ", last) < 3.5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_runs_by_its_readme(name: str, tmp_path: Path) -> None:
+    needed, is_good = PROJECTS[name]
+    for package in ("torch", "sklearn", *needed):
+        pytest.importorskip(package)
+    folder = shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("runs", "__pycache__"))
+    commands = [line.split() for line in (folder / "README.md").read_text().splitlines() if line.startswith("    p")]
+    assert commands[0] == ["pip", "install", "-r", "requirements.txt"]
+    assert (folder / "requirements.txt").exists()
+    assert commands[1][0] == "python"
+    found = subprocess.run([sys.executable, *commands[1][1:]], cwd=folder, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert is_good(found.stdout.splitlines()[-1]), found.stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+MADE = re.compile(r"<!-- [\w ]+ -->\n.*?<!-- end -->", re.DOTALL)  # a part of a page that is made from the code
 IGNORE = re.compile(r"# type: ignore(?P<code>\[[\w, -]+\])?(?P<reason>\s+# \S.*)?")
 
 
@@ -62,6 +63,7 @@ def read(*patterns: str) -> dict[str, str]:
 def lists(files: dict[str, str], names: Iterable[str], form: str = r"\b{}\b") -> list[str]:
     """Return the files that list these names: all of them in a file of tests, more than half elsewhere."""
     patterns = [re.compile(form.format(re.escape(name))) for name in names]
+    files = {path: MADE.sub("", text) for path, text in files.items()}
     found = {path: sum(bool(pattern.search(text)) for pattern in patterns) for path, text in files.items()}
     most = len(patterns)
     needed = {path: most if path.startswith("tests/") else most // 2 + 1 for path in found}

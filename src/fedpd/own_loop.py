@@ -80,13 +80,19 @@ class Step:
         own_part = Vector(own) if self.scale == 1 else self.scale * Vector(own)
         return (own_part + self._terms(x)).tree
 
+    def value(self, x: Tree) -> float:
+        """Return what the method adds to scale times the loss at x: <linear, x> + (curvature/2) ||x||^2."""
+        at = Vector(x)
+        pull = 0.0 if self.linear is None else float(Vector(self.linear) @ at)
+        return pull + self.curvature / 2 * float(at @ at)
+
     def _terms(self, x: Tree) -> Vector:
         pull = Vector(jax.tree.map(np.zeros_like, x)) if self.linear is None else Vector(self.linear)
         return pull + self.curvature * Vector(x) if self.curvature else pull
 
 
 class Outcome(NamedTuple):
-    """What a loop did: where it ended, its number of steps, and the sum of their sizes (None: not known)."""
+    """The end of a loop, its number of steps, and the sum of their sizes (None: not known)."""
 
     model: Tree
     steps: int
@@ -239,6 +245,9 @@ def check_method(method: Method, x: Vector) -> None:
     if with_oracle(method, Recorder(loop=Loop())) is None:
         remedy = "Give e.g. algorithms.fedpd or scaffold with oracle=oracles.own_loop()"
         refuse("method", method.description, "has no oracle in whose place your loop runs", remedy)
+    if method.is_personal is not None:
+        rule = "keeps some parameters at their agent, which a loop of your own does by itself"
+        refuse("method", method.description, rule, "Leave personal out, and give a module without them to the block")
     if len(method.exchanges()) != 1:
         refuse("method", method.description, "has several exchanges in a round", "Give a method with one")
     if method.copies_differ or method.exchanges()[0].mixes:
@@ -255,9 +264,8 @@ def has_plain_steps(method: Method) -> bool:
 
 def broadcast_like(method: Method, x: Vector) -> Tree:
     """Return a broadcast of the method, which shows its form."""
-    exchange = method.exchanges()[0]
-    message = opened(exchange.send(method.init(objective(x), x)))
-    return exchange.aggregate(method.server(x), message, 1.0)[1]  # type: ignore[operator]  # not a Mixing: refused
+    exchange: Any = method.exchanges()[0]
+    return exchange.aggregate(method.server(x), opened(exchange.send(method.init(objective(x), x))), 1.0)[1]
 
 
 def is_own_loop(method: Method) -> bool:
@@ -272,12 +280,12 @@ def with_shapes(method: Method) -> Method:
 
 def with_oracle(method: Method, oracle: Oracle) -> Method | None:
     """Return the method with another oracle, also inside of a wrapper; None: it has none."""
-    names = {one.name for one in fields(method)}
-    if isinstance(getattr(method, "method", None), Method) and "method" in names:
-        inner = with_oracle(method.method, oracle)  # type: ignore[attr-defined]
+    held: dict[str, Any] = {one.name: getattr(method, one.name) for one in fields(method)}
+    if isinstance(held.get("method"), Method):
+        inner: Any = with_oracle(held["method"], oracle)
         return None if inner is None else replace(method, **{"method": inner})
     settings: Any = {"oracle": oracle}
-    return replace(method, **settings) if "oracle" in names and method.oracle is not None else None  # type: ignore[attr-defined]
+    return None if held.get("oracle") is None else replace(method, **settings)
 
 
 def _solve(method: Method, state: Any, r: int, loop: Loop) -> tuple[Any, tuple[Subproblem, Vector]]:
@@ -358,12 +366,12 @@ class Server:
             refuse("messages", messages, "must hold the message of at least one agent", "Give step.message of each")
         if share < 1:
             self._check_partial(share)
-        exchange = self.method.exchanges()[0]
+        exchange: Any = self.method.exchanges()[0]
         with scope(is_double(self._agent)):
             like = opened(exchange.send(self._agent))
             parts = [_structured(message, like) for message in messages]
             mean = jax.tree.map(lambda *leaves: np.asarray(np.average(leaves, axis=0, weights=weights)), *parts)
-            state, broadcast = exchange.aggregate(self.state, mean, share)  # type: ignore[operator]  # not a Mixing
+            state, broadcast = exchange.aggregate(self.state, mean, share)
             self.model = plain(self.method.model(exchange.receive(self._agent, broadcast)))
         self.state = _on_host(state)
         self.broadcast = None if isinstance(broadcast, Vector) else plain(broadcast)

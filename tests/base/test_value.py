@@ -186,8 +186,6 @@ def test_a_spec_has_the_arguments_of_the_factory() -> None:
 
 def test_another_name_stays_with_its_copies() -> None:
     mine = kept(0.5).called(Spec.of("mine", a=1))
-    assert mine.renamed
-    assert not kept(0.5).renamed
     assert (mine.name, mine.description, mine.rate) == ("mine", "mine(a=1)", 0.5)
     assert mine != kept(0.5)
 

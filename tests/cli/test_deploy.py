@@ -119,5 +119,5 @@ def test_warm_writes_programs_and_says_where(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["warm", str(tmp_path / "bin")])
     assert said.output == f"{tmp_path / 'bin'}\n"
     written = sorted(path.name for path in (tmp_path / "bin").iterdir())
-    assert written == ["flower-superexec", "flower-supernode", "flwr-clientapp"]
+    assert written == ["flower-superexec", "flower-superlink", "flower-supernode", "flwr-clientapp"]
     assert all(os.access(path, os.X_OK) for path in (tmp_path / "bin").iterdir())

@@ -27,7 +27,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def lines(block: str) -> list[list[str]]:
     """The commands of a block as words, without comments and without variables before them."""
-    found = [shlex.split(line, comments=True) for line in block.splitlines()]
+    joined = block.replace("\\\n", " ")
+    found = [shlex.split(line, comments=True) for line in joined.splitlines()]
     return [words[next(i for i, word in enumerate(words) if "=" not in word) :] for words in found if words]
 
 

@@ -61,7 +61,7 @@ def bert() -> nn.Module:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    off: Any = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = transformers.BertConfig(vocab_size=TOKENS, max_position_embeddings=8, num_labels=3, **sizes, **off)
     return transformers.BertForSequenceClassification(config)
 
@@ -70,7 +70,7 @@ def gpt2() -> nn.Module:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"vocab_size": TOKENS, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+    off: Any = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **off))
 
 

@@ -117,7 +117,9 @@ def test_batch_statistics_are_the_mean_of_the_agents_own() -> None:
     divided = split(network.make(Path()))
     (method,) = settings("FedAvg", network, 3, 0)
     found = curves(network, method, 0, divided.train, divided.test)
-    problem = replace(divided.train, evaluation=None, judge=divided.train.judge._replace(hold=lambda rows: rows))
+    judge = divided.train.judge
+    assert judge is not None
+    problem = replace(divided.train, evaluation=None, judge=judge._replace(hold=lambda rows: rows))
     usual = simulate(method, problem, rounds=2, test=divided.test, progress=False).history
     assert found["newest"] == pytest.approx(usual["central_accuracy"].tolist(), abs=1e-6)
 

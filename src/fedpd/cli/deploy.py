@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,14 @@ FEDERATION = Path("runs/federation")
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    commands = {"new-app": new_app, "up": up, "down": down, "status": status, "warm": warm, "start": start}
+    commands: dict[str, Callable[..., None]] = {
+        "new-app": new_app,
+        "up": up,
+        "down": down,
+        "status": status,
+        "warm": warm,
+        "start": start,
+    }
     commands["restore"] = restore
     for name, command in commands.items():
         app.command(name=name, rich_help_panel="Federations")(command)

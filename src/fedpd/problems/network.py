@@ -184,7 +184,8 @@ def _scores_in_bfloat16(adapter: Adapter, parameters: Tree, x: Tree, key: Key | 
     def lower(leaf: Array) -> Array:
         return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-    return adapter.scores(*jax.tree.map(lower, (parameters, x)), key).astype(jnp.float32)
+    lowered, features = jax.tree.map(lower, (parameters, x))
+    return adapter.scores(lowered, features, key).astype(jnp.float32)
 
 
 def _loss(loss: Any) -> Loss:

@@ -60,7 +60,7 @@ def values_at(run: Run, communications: Sequence[int]) -> list[float]:
     return [float(stationarity[row[-1]]) if len(row) else float("nan") for row in rows]
 
 
-class Measured(NamedTuple):
+class MeasuredCurve(NamedTuple):
     """A measured curve: the smallest, the median and the largest value over the seeds, per number of communications."""
 
     least: list[float]
@@ -73,10 +73,10 @@ class Measured(NamedTuple):
         return worst_ratio([float(one) for one in nearest], values)
 
 
-def measure(result: Result, communications: Sequence[int]) -> Measured:
+def measure(result: Result, communications: Sequence[int]) -> MeasuredCurve:
     """Return a method's curve at these numbers of communications."""
     columns = np.array([values_at(run, communications) for run in result.runs])  # NaN in one seed is NaN in all
-    return Measured(*(part(columns, axis=0).tolist() for part in (np.min, np.median, np.max)))
+    return MeasuredCurve(*(part(columns, axis=0).tolist() for part in (np.min, np.median, np.max)))
 
 
 def figure_2a(session: Session) -> Findings:

@@ -27,7 +27,7 @@ from fedpd.suite.problems import PROBLEMS, make
 FILE = "answers.json"
 
 
-class Facts(NamedTuple):
+class KnownAnswer(NamedTuple):
     """Known facts about a problem of the suite.
 
     Attributes:
@@ -59,13 +59,13 @@ class Facts(NamedTuple):
 
 
 @cache
-def known() -> dict[str, Facts]:
+def known() -> dict[str, KnownAnswer]:
     """Return the facts of all problems, from the file."""
     read = json.loads(files("fedpd.suite").joinpath(FILE).read_text(encoding="utf-8"))
-    return {name: Facts(**facts) for name, facts in read.items()}
+    return {name: KnownAnswer(**facts) for name, facts in read.items()}
 
 
-def find(problem: Problem) -> Facts:
+def find(problem: Problem) -> KnownAnswer:
     """Compute the facts of a problem; it takes seconds and the room of N Hessians.
 
     Args:
@@ -87,7 +87,7 @@ def find(problem: Problem) -> Facts:
         mean = hessians.mean(0)
         eigenvalues = np.linalg.eigvalsh(mean)
         first, last = np.asarray(slope(start)), np.asarray(slope(x))
-        return Facts(
+        return KnownAnswer(
             problem.agents,
             problem.dimension,
             problem.samples,

@@ -354,7 +354,7 @@ def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
     return from_losses(losses, data, start, penalty=penalty)
 
 
-class Entry(NamedTuple):
+class SuiteProblem(NamedTuple):
     """A problem of the suite.
 
     Attributes:
@@ -464,46 +464,54 @@ def _network(name: str, agents: int, width: int) -> Problem:
 
 MADE = "generated; eigenvalues geometric, minimisers normal"
 _ALL = (
-    Entry("quadratic-identity", partial(quadratic_equal, 1), True, f"{MADE}; all Hessians are the identity"),
-    Entry("quadratic-equal-1e2", partial(quadratic_equal, 1e2), True, f"{MADE}; equal Hessians"),
-    Entry("quadratic-equal-1e4", partial(quadratic_equal, 1e4), True, f"{MADE}; equal Hessians"),
-    Entry("quadratic-rotated-1e1", partial(quadratic_rotated, 1e1), True, f"{MADE}; own eigenvectors"),
-    Entry("quadratic-rotated-1e2", partial(quadratic_rotated, 1e2), True, f"{MADE}; own eigenvectors"),
-    Entry("quadratic-rotated-1e4", partial(quadratic_rotated, 1e4), True, f"{MADE}; own eigenvectors"),
-    Entry("quadratic-aligned-1e3", partial(quadratic_aligned, 1e3), True, f"{MADE}; own eigenvalues"),
-    Entry("quadratic-aligned-1e6", partial(quadratic_aligned, 1e6), True, f"{MADE}; own eigenvalues"),
-    Entry("quadratic-one-steep", partial(quadratic_one_steep, 100), True, f"{MADE}; one agent 100 times steeper"),
-    Entry("quadratic-low-rank", partial(quadratic_low_rank, 3), True, "generated; Hessians of rank 3, d = 30"),
-    Entry("quadratic-two-agents", partial(quadratic_rotated, 1e3, 2, 20), True, f"{MADE}; own eigenvectors"),
-    Entry("quadratic-500-agents", partial(quadratic_rotated, 1e2, 500, 10), True, f"{MADE}; own eigenvectors"),
-    Entry("ridge-diabetes", partial(_ridge_diabetes, False), True, "diabetes, scaled; split by target", True),
-    Entry("ridge-diabetes-raw", partial(_ridge_diabetes, True), True, "diabetes, not scaled; by target", True),
-    Entry("ridge-by-size", _ridge_by_size, True, "generated, correlated features; sizes fall like 1/i"),
-    Entry("huber-diabetes", _huber_diabetes, True, "diabetes, scaled; at random", True),
-    Entry("huber-outliers", _huber_outliers, True, "generated, one in ten an outlier; sizes fall like 1/i"),
-    Entry("poisson-counts", _poisson_counts, True, "generated; sizes fall like 1/i"),
-    Entry("poisson-diabetes", _poisson_diabetes, True, "diabetes, scaled, targets/25 as counts; by target", True),
-    Entry("logistic-cancer", partial(_cancer, "label"), True, "breast cancer, scaled; by label", True),
-    Entry("logistic-cancer-random", partial(_cancer, "random"), True, "breast cancer, scaled; at random", True),
-    Entry("logistic-cancer-raw", partial(_cancer, "label", True), True, "breast cancer, not scaled; by label", True),
-    Entry("logistic-odd-digits", _odd_digits, True, "digits, odd or even; sizes fall like 1/i", True),
-    Entry("logistic-200-agents", _logistic_many, True, "generated, correlated features; at random"),
-    Entry("softmax-wine", _wine, True, "wine, scaled; by label", True),
-    Entry("softmax-wine-raw", partial(_wine, True), True, "wine, not scaled; by label", True),
-    Entry("softmax-wine-pair", _wine_pair, True, "wine, scaled; by label, two agents", True),
-    Entry("softmax-digits", partial(_digits, False), True, "digits; by label", True),
-    Entry("softmax-digits-dirichlet", partial(_digits, True), True, "digits; Dirichlet 0.3", True),
-    Entry("tanh-cancer", partial(_tanh, "breast_cancer", 10), False, "breast cancer, scaled; by label", True),
-    Entry("tanh-diabetes", partial(_tanh, "diabetes", 5), False, "diabetes, above the median or not; by label", True),
-    Entry("penalised-digits", _penalised_digits, False, "digits, 0-4 against 5-9; by label", True),
-    Entry("paper-strong", partial(_paper, True), False, "the paper's strongly non-iid data"),
-    Entry("paper-weak", partial(_paper, False), False, "the paper's weakly non-iid data"),
-    Entry("factorisation", partial(factorisation, 20, 3, 10), False, "generated; entries at random"),
-    Entry("phase-retrieval", partial(phase_retrieval, 20, 800, 20), False, "generated; vectors stretched"),
-    Entry("network-wine", partial(_network, "wine", 3, 5), False, "wine, scaled; by label", True),
-    Entry("network-digits", partial(_network, "digits", 10, 8), False, "digits; by label", True),
+    SuiteProblem("quadratic-identity", partial(quadratic_equal, 1), True, f"{MADE}; all Hessians are the identity"),
+    SuiteProblem("quadratic-equal-1e2", partial(quadratic_equal, 1e2), True, f"{MADE}; equal Hessians"),
+    SuiteProblem("quadratic-equal-1e4", partial(quadratic_equal, 1e4), True, f"{MADE}; equal Hessians"),
+    SuiteProblem("quadratic-rotated-1e1", partial(quadratic_rotated, 1e1), True, f"{MADE}; own eigenvectors"),
+    SuiteProblem("quadratic-rotated-1e2", partial(quadratic_rotated, 1e2), True, f"{MADE}; own eigenvectors"),
+    SuiteProblem("quadratic-rotated-1e4", partial(quadratic_rotated, 1e4), True, f"{MADE}; own eigenvectors"),
+    SuiteProblem("quadratic-aligned-1e3", partial(quadratic_aligned, 1e3), True, f"{MADE}; own eigenvalues"),
+    SuiteProblem("quadratic-aligned-1e6", partial(quadratic_aligned, 1e6), True, f"{MADE}; own eigenvalues"),
+    SuiteProblem(
+        "quadratic-one-steep", partial(quadratic_one_steep, 100), True, f"{MADE}; one agent 100 times steeper"
+    ),
+    SuiteProblem("quadratic-low-rank", partial(quadratic_low_rank, 3), True, "generated; Hessians of rank 3, d = 30"),
+    SuiteProblem("quadratic-two-agents", partial(quadratic_rotated, 1e3, 2, 20), True, f"{MADE}; own eigenvectors"),
+    SuiteProblem("quadratic-500-agents", partial(quadratic_rotated, 1e2, 500, 10), True, f"{MADE}; own eigenvectors"),
+    SuiteProblem("ridge-diabetes", partial(_ridge_diabetes, False), True, "diabetes, scaled; split by target", True),
+    SuiteProblem("ridge-diabetes-raw", partial(_ridge_diabetes, True), True, "diabetes, not scaled; by target", True),
+    SuiteProblem("ridge-by-size", _ridge_by_size, True, "generated, correlated features; sizes fall like 1/i"),
+    SuiteProblem("huber-diabetes", _huber_diabetes, True, "diabetes, scaled; at random", True),
+    SuiteProblem("huber-outliers", _huber_outliers, True, "generated, one in ten an outlier; sizes fall like 1/i"),
+    SuiteProblem("poisson-counts", _poisson_counts, True, "generated; sizes fall like 1/i"),
+    SuiteProblem(
+        "poisson-diabetes", _poisson_diabetes, True, "diabetes, scaled, targets/25 as counts; by target", True
+    ),
+    SuiteProblem("logistic-cancer", partial(_cancer, "label"), True, "breast cancer, scaled; by label", True),
+    SuiteProblem("logistic-cancer-random", partial(_cancer, "random"), True, "breast cancer, scaled; at random", True),
+    SuiteProblem(
+        "logistic-cancer-raw", partial(_cancer, "label", True), True, "breast cancer, not scaled; by label", True
+    ),
+    SuiteProblem("logistic-odd-digits", _odd_digits, True, "digits, odd or even; sizes fall like 1/i", True),
+    SuiteProblem("logistic-200-agents", _logistic_many, True, "generated, correlated features; at random"),
+    SuiteProblem("softmax-wine", _wine, True, "wine, scaled; by label", True),
+    SuiteProblem("softmax-wine-raw", partial(_wine, True), True, "wine, not scaled; by label", True),
+    SuiteProblem("softmax-wine-pair", _wine_pair, True, "wine, scaled; by label, two agents", True),
+    SuiteProblem("softmax-digits", partial(_digits, False), True, "digits; by label", True),
+    SuiteProblem("softmax-digits-dirichlet", partial(_digits, True), True, "digits; Dirichlet 0.3", True),
+    SuiteProblem("tanh-cancer", partial(_tanh, "breast_cancer", 10), False, "breast cancer, scaled; by label", True),
+    SuiteProblem(
+        "tanh-diabetes", partial(_tanh, "diabetes", 5), False, "diabetes, above the median or not; by label", True
+    ),
+    SuiteProblem("penalised-digits", _penalised_digits, False, "digits, 0-4 against 5-9; by label", True),
+    SuiteProblem("paper-strong", partial(_paper, True), False, "the paper's strongly non-iid data"),
+    SuiteProblem("paper-weak", partial(_paper, False), False, "the paper's weakly non-iid data"),
+    SuiteProblem("factorisation", partial(factorisation, 20, 3, 10), False, "generated; entries at random"),
+    SuiteProblem("phase-retrieval", partial(phase_retrieval, 20, 800, 20), False, "generated; vectors stretched"),
+    SuiteProblem("network-wine", partial(_network, "wine", 3, 5), False, "wine, scaled; by label", True),
+    SuiteProblem("network-digits", partial(_network, "digits", 10, 8), False, "digits; by label", True),
 )
-PROBLEMS: dict[str, Entry] = {entry.name: entry for entry in _ALL}
+PROBLEMS: dict[str, SuiteProblem] = {entry.name: entry for entry in _ALL}
 
 
 def make(name: str) -> Problem:

@@ -100,7 +100,7 @@ EARLIEST = 16  # rounds, before which the speed of a try does not end it
 Tries = Mapping[int, Sequence[Method]]  # the tries of each budget
 
 
-class Result(NamedTuple):
+class RaceResult(NamedTuple):
     """The costs of a method within a budget.
 
     Attributes:
@@ -126,7 +126,7 @@ class Field(NamedTuple):
     rounds: int
 
 
-def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict[int, Result]:
+def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict[int, RaceResult]:
     """Return the result of each budget.
 
     Args:
@@ -137,13 +137,13 @@ def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict
     """
     known = replace(problem, answer=problem.answer._replace(smoothness=smoothness))
     specs = {budget: {one.spec for one in own} for budget, own in tries.items()}
-    field, found = Field(specs, known, rounds), dict.fromkeys(tries, Result())
+    field, found = Field(specs, known, rounds), dict.fromkeys(tries, RaceResult())
     for members in _programs(tries):
         found = _run_program(field, members, found)
     return found
 
 
-def _run_program(field: Field, members: list[Method], found: dict[int, Result]) -> dict[int, Result]:
+def _run_program(field: Field, members: list[Method], found: dict[int, RaceResult]) -> dict[int, RaceResult]:
     """Run the tries that share a compiled program, batch by batch."""
     first, vectors = members[0], vectors_per_byte(members[0], field.problem)
     for batch in _batches(members):
@@ -157,14 +157,14 @@ def _run_program(field: Field, members: list[Method], found: dict[int, Result]) 
 
 
 def _run_batch(
-    field: Field, plan: Plan, batch: list[Method], vectors: Vectors, found: dict[int, Result]
-) -> dict[int, Result]:
+    field: Field, plan: Plan, batch: list[Method], vectors: Vectors, found: dict[int, RaceResult]
+) -> dict[int, RaceResult]:
     """Run a batch until all its tries have ended, and return the results with those of this batch."""
     budgets = [[budget for budget, specs in field.specs.items() if one.spec in specs] for one in batch]
     with scope(field.problem.double):
         driver = Driver(plan)
 
-        def results() -> dict[int, Result]:
+        def results() -> dict[int, RaceResult]:
             better = dict(found)
             for one, own in zip(driver.measurements, budgets, strict=True):
                 start = one.history["stationarity"][0]
@@ -172,10 +172,10 @@ def _run_batch(
                 least = float(relative_stationarity(one.history, start).min())
                 for budget in own:
                     old = better[budget]
-                    better[budget] = Result(Spent(*map(min, old.spent, spent)), min(old.stationarity, least))
+                    better[budget] = RaceResult(Spent(*map(min, old.spent, spent)), min(old.stationarity, least))
             return better
 
-        def has_ended(i: int, now: dict[int, Result]) -> bool:
+        def has_ended(i: int, now: dict[int, RaceResult]) -> bool:
             one = driver.measurements[i]
             if one.diverged is not None:
                 return True

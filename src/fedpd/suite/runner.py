@@ -32,7 +32,7 @@ from fedpd.engine.run import Run
 from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
 from fedpd.search.solve import solve
 from fedpd.suite.problems import PROBLEMS, bundled_module, make
-from fedpd.suite.race import BUDGETS, Result, race, tries_within
+from fedpd.suite.race import BUDGETS, RaceResult, race, tries_within
 from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
 
 
@@ -234,7 +234,7 @@ def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list
 
 def _results(
     problem: Problem, smoothness: float, label: str, budgets: Sequence[int], rounds: int, solvers: Mapping[str, Solver]
-) -> dict[int, Result]:
+) -> dict[int, RaceResult]:
     """Return what a method spends on a problem within each budget."""
     if label not in solvers:
         tries = {budget: tries_within(variants()[label], budget, smoothness, problem.agents) for budget in budgets}
@@ -244,7 +244,7 @@ def _results(
     start = float(gradient @ gradient)
     run = solvers[label](problem, TARGET * start)
     spent = spent_until_target(run.history, start, _vectors(run, problem, rounds), problem)
-    return dict.fromkeys(budgets, Result(spent, float(relative_stationarity(run.history, start).min())))
+    return dict.fromkeys(budgets, RaceResult(spent, float(relative_stationarity(run.history, start).min())))
 
 
 def _vectors(run: Run, problem: Problem, rounds: int) -> Vectors:

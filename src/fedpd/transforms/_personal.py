@@ -120,7 +120,7 @@ def _check_paths(keeps: IsPersonal, names: list[str]) -> None:
     if wrong:
         rule = f"returns {wrong[0][1]!r} for the path {wrong[0][0]!r}, but must return True or False"
         refuse("personal", keeps, rule, 'Give e.g. lambda path: path.startswith("head")')
-    if not any(answers):
+    if not any(answers) and names != [""]:  # one array without a name: also fedpd's own example of a message
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         warn(f"personal: it is false for all paths, so all parameters are shared. The paths are {shown}.")
 
@@ -128,7 +128,7 @@ def _check_paths(keeps: IsPersonal, names: list[str]) -> None:
 def _exchange(own: Exchange, keeps: IsPersonal) -> Exchange:
     """Return an exchange whose messages have the shared parameters only."""
     step: Any = own.aggregate
-    missed = own.missed or own.receive
+    missed, speaks = own.missed or own.receive, own.speaks
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         inner, work = own.local(f, agent.inner, r, key)
@@ -140,9 +140,9 @@ def _exchange(own: Exchange, keeps: IsPersonal) -> Exchange:
     def alone(agent: Agent) -> tuple[Any, Tree]:
         """Return the agent's own server after its message, and that server's broadcast."""
         message = part_of(vectors_of(own.send(agent.inner)), keeps, personal=True)
-        if own.speaks is None:
+        if speaks is None:
             return step(agent.alone, message, 1.0)
-        sent = own.speaks(agent.inner)
+        sent = speaks(agent.inner)
         return step(agent.alone, jax.tree.map(lambda leaf: jnp.where(sent, leaf, 0), message), sent.astype(float))
 
     def receive(agent: Agent, broadcast: Tree) -> Agent:
@@ -166,7 +166,7 @@ def _exchange(own: Exchange, keeps: IsPersonal) -> Exchange:
         step,
         receive,
         absent,
-        speaks=None if own.speaks is None else lambda agent: own.speaks(agent.inner),
+        speaks=None if speaks is None else lambda agent: speaks(agent.inner),
         when=own.when,
         with_message=None if own.with_message is None else with_message,
     )

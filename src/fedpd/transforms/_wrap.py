@@ -30,7 +30,7 @@ from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._layer import Layer, layers_of, read_inside
 from fedpd.transforms._means import MeanRule
-from fedpd.transforms._personal import with_personal_parameters
+from fedpd.transforms._personal import Personal, with_personal_parameters
 from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
 from fedpd.transforms._ways import (
@@ -104,7 +104,8 @@ def wrap(
         mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()`,
             `weighted("samples")` or `server_optimizer(optax.adam(0.01))`, or a list, e.g. of the last two.
         personal: (path of a parameter, such as "head/kernel") -> whether it stays at its agent, and is never sent.
-            Agent i then trains f_i(s, v_i), with shared parameters s and its own v_i, at which fedpd measures it.
+            Agent i then trains f_i(s, v_i), with shared parameters s and its own v_i, at which fedpd measures it. It
+            must be the only argument beside the method.
 
     Raises:
         FedpdError: The method does not work with a transform.
@@ -121,13 +122,17 @@ def wrap(
     if not isinstance(algorithm, Method):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
     layers = layers_of(algorithm)
+    if any(isinstance(one, Personal) for one in layers) or (personal is not None and (up, down, mean) != ((), (), ())):
+        refuse(
+            "personal",
+            algorithm.description,
+            "goes alone: messages are neither packed nor weighed then",
+            "Give personal alone",
+        )
     if personal is not None:
         if len(layers) > 1:
-            refuse("algorithm", algorithm.description, "is wrapped already", "Give personal with the other arguments")
-        algorithm = with_personal_parameters(algorithm, personal)
-        layers = layers_of(algorithm)
-        if (up, down, mean) == ((), (), ()):
-            return algorithm
+            refuse("algorithm", algorithm.description, "is wrapped already", "Give personal to the method itself")
+        return with_personal_parameters(algorithm, personal)
     if any(isinstance(one, Private) for one in layers):
         rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
         refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")

@@ -73,7 +73,7 @@ def test_errors_of_tls_are_tried_again() -> None:
 
 
 def test_heartbeats_go_on_after_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    beats = []
+    beats: list[None] = []
 
     def beat() -> bool:
         beats.append(None)

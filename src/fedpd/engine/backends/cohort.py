@@ -34,10 +34,10 @@ from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
 from fedpd.engine.backends.cohort_rounds import (
     NEVER,
+    AgentTable,
     Attendance,
     CohortState,
     Newest,
-    Table,
     catch_up,
     returned,
 )
@@ -79,7 +79,7 @@ class Width(NamedTuple):
 class Call(NamedTuple):
     """The arrays of one variant for one chunk, and where its rows belong."""
 
-    table: Table
+    table: AgentTable
     attendance: Attendance
     slots: np.ndarray  # rows of the seen agents
     places: np.ndarray  # their rows in the table
@@ -119,7 +119,7 @@ def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call
     rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
     seen.take(numbers, rows, places)
     rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
-    return Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
+    return Call(AgentTable(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
 
 
 def _before(here: np.ndarray, width: Width) -> np.ndarray:

@@ -48,7 +48,7 @@ COPIED_BYTES = 2**23  # if the samples of the agents that run at once take less,
 NEVER = 0  # the last round of an agent that was never present, and of a broadcast that never happened
 
 
-class Table(NamedTuple):
+class AgentTable(NamedTuple):
     """The agents of a chunk of rounds. The arrays are NumPy arrays on the host.
 
     Attributes:
@@ -77,7 +77,7 @@ class Newest(NamedTuple):
 class CohortState(NamedTuple):
     """The state that a run with absent agents carries from round to round."""
 
-    table: Table
+    table: AgentTable
     newest: Newest
     server: Any
     round: Array
@@ -186,7 +186,9 @@ def together(layout: Layout, here: Attendance) -> int:
     return len(here.agents) if layout.parallel else 1
 
 
-def come(program: Program, liveness: Liveness, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
+def come(
+    program: Program, liveness: Liveness, inputs: Inputs, newest: Newest, table: AgentTable, here: Attendance
+) -> Any:
     """Return the states of the agents of a round, leaves (C, ...), after the broadcasts that they missed."""
     fresh = jnp.take(table.last, here.slots) == NEVER
 
@@ -235,13 +237,13 @@ def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     return agent
 
 
-def leave(program: Program, liveness: Liveness, table: Table, slots: Array, agents: Any, r: Array) -> Table:
+def leave(program: Program, liveness: Liveness, table: AgentTable, slots: Array, agents: Any, r: Array) -> AgentTable:
     """Return the table with the rows of the agents of round r."""
     leaves = jax.tree.leaves(agents)
     rows = tuple(leaves[i] for i in liveness.rows)
     last = table.last.at[slots].set(r + 1)
     if program.layout.parallel:
-        return Table(jax.tree.map(lambda old, new: old.at[slots].set(new), table.rows, rows), last)
+        return AgentTable(jax.tree.map(lambda old, new: old.at[slots].set(new), table.rows, rows), last)
 
     def write(i: Array, table: tuple[Array, ...]) -> tuple[Array, ...]:
         def put(old: Array, new: Array) -> Array:
@@ -249,7 +251,7 @@ def leave(program: Program, liveness: Liveness, table: Table, slots: Array, agen
 
         return jax.tree.map(put, table, rows)
 
-    return Table(lax.fori_loop(0, len(slots), write, table.rows), last)
+    return AgentTable(lax.fori_loop(0, len(slots), write, table.rows), last)
 
 
 def current_model(program: Program, newest: Newest, agents: Any) -> Vector:

@@ -103,11 +103,11 @@ def _sends_mean(method: Method) -> str | None:
     if method.skips:
         return "skips communications, which Flower's FedAvg does not decide"
     x, mean = Vector({"x": np.zeros(2)}), Vector({"x": np.array([1.0, 3.0])})
-    exchange = method.exchanges()[0]
+    exchange: Any = method.exchanges()[0]
     with scope(double=True):
         message = opened(exchange.send(method.init(objective(x), x)))
         if isinstance(message, Vector):
-            _, broadcast = exchange.aggregate(method.server(x), mean, 1.0)  # type: ignore[operator]  # not a Mixing
+            _, broadcast = exchange.aggregate(method.server(x), mean, 1.0)
             if isinstance(broadcast, Vector) and np.array_equal(broadcast.tree["x"], mean.tree["x"]):
                 return None
     return "its server does more than average, and Flower's FedAvg does not"
@@ -204,8 +204,9 @@ def _within(step: Step, model: Arrays) -> Step:
 def _round(content: RecordDict, saved: SavedAgent | None) -> int:
     """Return the round of Flower's strategy; of one that does not say it, the next one."""
     for record in content.config_records.values():
-        if isinstance(record.get(ROUND), int):
-            return int(record[ROUND])  # type: ignore[arg-type]
+        said = record.get(ROUND)
+        if isinstance(said, int):
+            return said
     return 0 if saved is None else saved.number + 1
 
 
@@ -327,8 +328,10 @@ def _keep_rest(app: OwnApp, reply: Message, context: Context) -> None:
 
 def _examples(reply: Message) -> int:
     """Return the number of examples that the app reports, under the name of Flower's strategies; 0: none."""
-    found = [record["num-examples"] for record in reply.content.metric_records.values() if "num-examples" in record]
-    return int(found[0]) if found else 0  # type: ignore[arg-type]
+    found: list[Any] = [
+        record["num-examples"] for record in reply.content.metric_records.values() if "num-examples" in record
+    ]
+    return int(found[0]) if found else 0
 
 
 def _weighed(agent: Any, examples: int) -> Any:

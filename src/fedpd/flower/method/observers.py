@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class Observation(NamedTuple):
         done = int(row["round"])
         if run.state.number:
             self.report(done, run.settings.rounds, float(row["stationarity"]))
+            for text in _accuracy(row):
+                log.info("Round %d of %d: %s", done, run.settings.rounds, text)
         stops = self.callback is not None and ends_run(self.callback(done, _model(run), row))
         if stops or self.is_reached(run):
             log.info("The run ends early, after round %d.", done)
@@ -86,6 +88,12 @@ class Observation(NamedTuple):
 
 def _model(run: FederatedRun) -> Tree:
     return delivered_model(run.setup, run.state)
+
+
+def _accuracy(row: Mapping[str, Any]) -> list[str]:
+    """Return the accuracy on the clients' test samples, else on their training samples; of an unmeasured row, none."""
+    found = [name for name in ("test_accuracy", "accuracy") if math.isfinite(row.get(name, math.nan))]
+    return [f"{name.replace('_', ' ')} {row[name]:.3f}" for name in found[:1]]
 
 
 def _log(done: int, rounds: int, stationarity: float) -> None:
@@ -172,6 +180,7 @@ def log_success(run: FederatedRun) -> None:
     history, out = run.ledger.history, run.settings.out
     losses = history["loss"][np.isfinite(history["loss"])]
     loss = f", loss {losses[-1]:.6g}" if len(losses) else ""
+    loss += "".join(f", {text}" for text in _accuracy({name: column[-1] for name, column in history.items()}))
     if out is None:
         log.info("Finished: %d rounds%s. Set out to keep the model.", history["round"][-1], loss)
         return

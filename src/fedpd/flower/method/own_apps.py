@@ -1,4 +1,4 @@
-"""What the server tells apps with loops of their own (`fedpd.flower.mod`): which arrays they have, and what is trained.
+"""Describe to apps with loops of their own (`fedpd.flower.mod`) which arrays they have, and which are the model.
 
 An app loads its own arrays by name, such as a `state_dict`. The method's model is a part of them. An order describes
 both in its entry MODULE, and carries the other arrays in its record REST.
