@@ -146,7 +146,7 @@ def test_a_malformed_masked_reply_costs_its_sender_and_not_the_run(
     def fault(message: Message, deliver: Deliver) -> Message | None:
         reply = deliver(message)
         if reply is not None and stage_of(message) == "vectors" and message.metadata.dst_node_id == 4:
-            record = reply.content.config_records[CONFIGS]
+            record: Any = reply.content.config_records[CONFIGS]
             record["vector"] = b"x" * len(record["vector"])
         return reply
 
@@ -206,7 +206,7 @@ def test_an_error_that_flower_would_report_has_no_text_either(caplog: pytest.Log
         def deliver(self, message: Message) -> Message | None:
             reply = super().deliver(message)
             if reply is not None and reply.has_error():
-                told.append(reply.error.reason)
+                told.append(str(reply.error.reason))
             return reply
 
     def full(context: Context) -> Local:

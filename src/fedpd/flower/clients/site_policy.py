@@ -158,7 +158,8 @@ def check_evaluations(policy: SitePolicy) -> None:
 def check_config(policy: SitePolicy, config: Mapping[str, Any]) -> None:
     """Refuse a run whose configuration lacks an entry with a range, or has a value beyond it."""
     for key, bounds in policy.config.items():
-        allowed, value = read_table(Range, bounds, f"{policy.path}: config: {key}"), config.get(key)
+        allowed = read_table(Range, bounds, f"{policy.path}: config: {key}")
+        value: Any = config.get(key)
         low, high = allowed.min, allowed.max
         number = isinstance(value, int | float) and not isinstance(value, bool)
         reasons = {

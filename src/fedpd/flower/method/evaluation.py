@@ -197,13 +197,13 @@ def combine_sums(sums: Mapping[str, float], number: int) -> dict[str, float]:
     """
     columns = {"loss": sums["loss"] / number}
     if all(name in sums for name in COUNTS):
-        total = CorrectCounts(*(np.asarray(sums[name]) for name in COUNTS))
+        total = CorrectCounts(*np.array([sums[name] for name in COUNTS]))
         judged = [column for column in COLUMNS if column.name in FROM_TOTALS and column.merge is not None]
         columns |= {column.name: float(column.merge(total, None, number)) for column in judged if column.merge}
     for key in sums:
         if key.startswith(METRIC) and key.endswith("/0"):
             of_mean, _, name = key.removeprefix(METRIC).removesuffix("/0").partition("-")
-            pair = MetricSum(np.asarray(sums[key]), np.asarray(sums[f"{key[:-1]}1"]))
+            pair = MetricSum(*np.array([sums[key], sums[f"{key[:-1]}1"]]))
             columns[name] = float(value_of_mean(of_mean, pair))
     return columns
 
