@@ -31,9 +31,16 @@ from fedpd.engine.measure.costs import Costs
 from fedpd.flower.carry.protocol import PREFIX, Order, read_order, read_proposal, reply_content, reply_without_work
 from fedpd.flower.carry.records import RefusedError, pack
 from fedpd.flower.clients import store
-from fedpd.flower.clients.client import client_name, tells_texts
+from fedpd.flower.clients.client import client_name, read_rules, tells_texts
 from fedpd.flower.clients.errors import told
-from fedpd.flower.clients.site_policy import check_clients, check_method, check_proposal, policy_file, read_policy
+from fedpd.flower.clients.site_policy import (
+    check_clients,
+    check_config,
+    check_masks,
+    check_method,
+    check_privacy,
+    check_proposal,
+)
 from fedpd.flower.method.agent import LostStateError, SavedAgent, agent_at_first_step, check_finite, message_of
 from fedpd.flower.method.identity import check_same_method, spec_text
 from fedpd.flower.method.own_apps import REST, OwnApp, read_own_app, record_for_app
@@ -223,7 +230,7 @@ def _hello(method: Method, content: RecordDict, context: Context) -> RecordDict:
     try:
         proposal = read_proposal(content)
         assert proposal is not None
-        check_proposal(read_policy(policy_file(context.node_config)), proposal, masked=False)
+        check_proposal(read_rules(context), proposal, masked=False)
         check_same_method(proposal.algorithm, spec_text(method))
         if proposal.secure:
             raise RefusedError("this app does not mask its messages, but the run has secure-range.")
@@ -241,9 +248,12 @@ def _carry_out(method: Method, message: Message, context: Context, call_next: Ne
     """Return the reply to an order of `fedpd.flower.Strategy`; the state is on disk before this returns."""
     order, name = read_order(message.content), client_name(context)
     try:
-        policy = read_policy(policy_file(context.node_config))
+        policy = read_rules(context)
         check_method(policy, order.algorithm)
+        check_masks(policy, not order.sends)
         check_clients(policy, order.agents, masked=False)
+        check_config(policy, context.run_config)
+        check_privacy(policy, ())  # noise of the app's own mods is not counted here
         check_same_method(order.algorithm, spec_text(method))
         form = constant(form_with_absent(method)) if order.form == "partial" else constant(method)
         config: Any = message.content.config_records["config"]
