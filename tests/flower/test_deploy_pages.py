@@ -69,7 +69,7 @@ def test_the_page_about_control_runs_as_printed(tmp_path: Path, monkeypatch: pyt
     new_app(tmp_path / "my-app", "jax")
     digits = run_lines(blocks(page, "sh")[0], monkeypatch).strip()
     rules, apps = blocks(page, "toml")
-    Path("policy.toml").write_text(rules + apps.replace("...", digits))
+    Path("policy.toml").write_text(apps.replace("...", digits) + rules)  # before its tables
     found = read_policy(Path("policy.toml"))
     assert (found.secure, found.methods, found.min_clients, found.apps) == (True, ("fedpd",), 3, (digits,))
 

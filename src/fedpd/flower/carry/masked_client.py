@@ -47,7 +47,7 @@ BEFORE = {SHARES: KEYS, VECTORS: SHARES, UNMASK: VECTORS}
 
 
 class Subject(NamedTuple):
-    """What the clients add up, as the server tells all of them.
+    """The subject of a sum, as the server tells it to all clients.
 
     Attributes:
         kind: Flower's type of the messages: training or evaluation.

@@ -140,7 +140,7 @@ class Sum:
 
 
 class Question(NamedTuple):
-    """What the clients add up: messages or evaluations.
+    """The subject of a sum, and how its messages are written and read.
 
     Attributes:
         subject: What all clients are told.

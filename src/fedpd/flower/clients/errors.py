@@ -1,4 +1,4 @@
-"""What a client tells the server about an error: never its text, which may hold samples, unless the site allows it."""
+"""The report of an error that a client sends to the server: without its text, unless the site allows it."""
 
 import sysconfig
 import traceback

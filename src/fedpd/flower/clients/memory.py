@@ -35,7 +35,7 @@ FILE = "memory.json"
 
 
 class Spent(NamedTuple):
-    """What a run has spent of a client's privacy: its releases (local steps or messages), epsilon and delta."""
+    """The privacy of a client that a run has spent: its releases (local steps or messages), epsilon and delta."""
 
     releases: int = 0
     epsilon: float = 0.0
