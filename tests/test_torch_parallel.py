@@ -62,7 +62,8 @@ def in_two_processes(start: float) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 def test_two_processes_of_distributed_data_parallel_are_one_agent() -> None:
-    alone = rounds(linear(), *(torch.tensor(part) for part in AGENTS[2]), fedpd.torch.Agent())
+    x, y = (torch.tensor(part) for part in AGENTS[2])
+    alone = rounds(linear(), x, y, fedpd.torch.Agent())
     for model in in_two_processes(start=0.0):
         for name, value in alone.items():
             np.testing.assert_allclose(model[name], value, rtol=0, atol=1e-13)

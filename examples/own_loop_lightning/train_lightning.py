@@ -5,6 +5,7 @@ python train_lightning.py
 
 import logging
 import warnings
+from typing import Any
 
 import lightning
 import numpy as np
@@ -46,7 +47,7 @@ def loaders() -> tuple[list[DataLoader], tuple[torch.Tensor, torch.Tensor]]:
 
 
 def trainer() -> lightning.Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     return lightning.Trainer(max_epochs=2, accelerator="cpu", enable_model_summary=False, **quiet)
 
 

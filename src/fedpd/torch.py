@@ -224,7 +224,7 @@ class Terms:
     def _add(self, own: list[nn.Parameter], scale: Tensor | None) -> None:
         """Add the terms to the gradients. A fused step unscales gradients itself, so its terms have AMP's scale."""
         factor = 1.0 if scale is None else float(scale)
-        changed = [parameter for parameter in own if parameter.requires_grad]
+        changed: Any = [parameter for parameter in own if parameter.requires_grad]
         for parameter in changed:
             if parameter.grad is None:  # the loss does not depend on it, but the method's terms do
                 parameter.grad = torch.zeros_like(parameter)
@@ -252,9 +252,10 @@ class Terms:
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient, shared ones once, by their names in the module that is wrapped."""
-    while isinstance(module, DistributedDataParallel) or hasattr(module, "_orig_mod"):
-        module = module.module if isinstance(module, DistributedDataParallel) else module._orig_mod
-    found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    inner: Any = module
+    while isinstance(inner, DistributedDataParallel) or hasattr(inner, "_orig_mod"):
+        inner = inner.module if isinstance(inner, DistributedDataParallel) else inner._orig_mod
+    found = {name: parameter for name, parameter in inner.named_parameters() if parameter.requires_grad}
     for name, parameter in found.items():
         kind = type(parameter).__name__
         if kind == "FlatParameter" or (hasattr(parameter, "full_tensor") and kind != "Parameter"):

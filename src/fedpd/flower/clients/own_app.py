@@ -351,7 +351,8 @@ def _weighed(agent: Any, examples: int) -> Any:
     if examples < 1:
         rule = "the method weighs agents by their samples, and the app's reply does not say how many it has"
         refuse("num-examples", examples, rule, 'Reply with MetricRecord({"num-examples": n})')
-    return agent._replace(weight=np.asarray(examples, np.asarray(agent.weight).dtype))
+    weight: Any = np.asarray(examples, np.asarray(agent.weight).dtype)
+    return agent._replace(weight=weight)
 
 
 class Matched(Terms):
