@@ -47,7 +47,7 @@ def test_the_page_computes_the_iterates_of_the_package(name: str) -> None:
         path, stationarity = in_python(algorithms.fedpd(eta=0.7, oracle=oracle, p=p))
         found = f"Play.fedpd(Play.MINIMA, {{ eta: 0.7, {local}{skipped} }})"
     np.testing.assert_allclose(in_javascript(found), path, rtol=0, atol=1e-12)
-    measured = in_javascript(f"{found}.map((x) => Play.stationarity(x, Play.MINIMA))")
+    measured: Any = in_javascript(f"{found}.map((x) => Play.stationarity(x, Play.MINIMA))")
     np.testing.assert_allclose(measured, stationarity, rtol=1e-9, atol=1e-20)
 
 

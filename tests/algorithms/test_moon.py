@@ -24,6 +24,7 @@ def losses(model: Any, batch: Any) -> Any:
     return (hidden(model, batch) @ model["last"] - batch["y"]) ** 2 / 2
 
 
+GIVEN: dict[str, Any] = {"features": hidden, "oracle": GD}
 PROBLEM = problems.from_losses(losses, ROWS, START)
 
 
@@ -82,7 +83,7 @@ def test_features_of_zeros_have_a_gradient() -> None:
 )
 def test_wrong_settings_are_refused(setting: dict[str, Any], words: str) -> None:
     with pytest.raises(FedpdError, match=words):
-        algorithms.moon(**{"features": hidden, "oracle": GD} | setting)
+        algorithms.moon(**GIVEN | setting)
 
 
 def test_features_without_rows_are_refused() -> None:

@@ -3,6 +3,7 @@
 import io
 import sys
 import time
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_without_a_terminal_a_run_writes_a_line_per_minute(monkeypatch: pytest.M
         for second in range(0, 200, 10):
             now[0] = float(second)
             rows = [{"test_accuracy": second / 1000}]
-            listen(Event("FedPD", second, 200, 0.5, rows=lambda rows=rows: rows))
+            listen(Event("FedPD", second, 200, 0.5, rows=partial(list, rows)))
         now[0] = 200.0
         for _ in range(2):  # the end is written once
             listen(Event("FedPD", 200, 200, 0.25))

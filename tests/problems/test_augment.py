@@ -122,7 +122,12 @@ class Noisy(TensorDataset):
         return x + torch.randn(()), y
 
 
+def one_argument(x: Any) -> Any:
+    return x
+
+
 def test_what_is_refused() -> None:
+    wrong: Any = one_argument
     own = agents()
     both = data.from_arrays(own)
     x, y = torch.from_numpy(own["site 0"]["x"]), torch.from_numpy(own["site 0"]["y"])
@@ -133,7 +138,7 @@ def test_what_is_refused() -> None:
         "its samples differ in form": lambda: data.from_datasets({"a": [(x[0], 0), (x[0, :2], 1)]}),
         "result of augment.*must be": lambda: problems.network(linear(), both, augment=lambda key, x: x[:, :2]),
         "augment fails": lambda: problems.network(linear(), both, augment=lambda key, x: x.rotate()),
-        "must take 2": lambda: problems.network(linear(), both, augment=lambda x: x),
+        "must take 2": lambda: problems.network(linear(), both, augment=wrong),
     }.items():
         with pytest.raises(FedpdError, match=sentence):
             make()

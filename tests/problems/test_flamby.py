@@ -53,7 +53,7 @@ def test_probabilities_are_refused_and_logits_are_trained() -> None:
     with pytest.raises(FedpdError, match="target size"):
         problems.network(Baseline(), both, loss=BaselineLoss())
     rows = [(torch.from_numpy(x), float(y)) for x, y in zip(both.train[0]["x"], both.train[0]["y"], strict=True)]
-    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+    loader: Any = torch.utils.data.DataLoader(rows, batch_size=2)  # type: ignore[arg-type] # a list is a dataset
     with pytest.raises(FedpdError, match=r"BCELoss.*give `correct`"):
         torch_local(Baseline(), nn.BCELoss(), loader, test=loader)
 

@@ -175,9 +175,9 @@ def test_dicts_pass_through_the_functions_of_data() -> None:
     assert data.describe(agents).shape == {"attention_mask": (LENGTH,), "input_ids": (LENGTH,)}
     divided = data.split(data.take(agents, ["site 1", "site 0"]), 0.25)
     assert divided.test_sizes.tolist() == [2, 2]
-    both = data.pool(data.merge(divided, [[0, 1]]).train)
+    both = data.pool([*data.merge(divided, [[0, 1]]).train])
     assert both["x"]["input_ids"].shape == (10, LENGTH)
-    rows = data.ragged(data.pool(agents.train), sizes=[6, 8])
+    rows = data.ragged(data.pool([*agents.train]), sizes=[6, 8])
     flat = problems.network(masked(), data.from_rows(rows))
     run = simulate(algorithms.gradient_descent(step=0.2), flat, rounds=1, test=both)
     plain = simulate(algorithms.gradient_descent(step=0.2), problems.network(masked(), agents), rounds=1, test=both)

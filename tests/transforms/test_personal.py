@@ -61,11 +61,16 @@ def fedper(rounds: int, present: Any) -> tuple[np.ndarray, np.ndarray, list[floa
         for i in here:
             x = w.copy()
             for _ in range(STEPS):
-                slope = gradient(x, b[i], samples(i))
+                slope = gradient(x, b[i], samples(int(i)))
                 x, b[i] = x - STEP * slope[0], b[i] - STEP * slope[1]
             arrived.append(x)
         w = np.mean(arrived, axis=0)
     return w, b, [one[0] for one in found], [one[1] for one in found]
+
+
+def copies_of(run: fedpd.Run) -> Any:
+    assert run.copies is not None
+    return run.copies
 
 
 @pytest.mark.parametrize("absent", [False, True])
@@ -75,7 +80,7 @@ def test_fedavg_with_a_personal_bias_is_that_of_numpy(absent: bool) -> None:
     run = simulate(method, problem(), rounds=4, participation=present if absent else 1.0)
     w, b, values, squares = fedper(4, present if absent else np.ones((4, 3), bool))
     np.testing.assert_allclose(run.model["w"], w, rtol=1e-12)
-    np.testing.assert_allclose(run.copies["b"], b, rtol=1e-12)
+    np.testing.assert_allclose(copies_of(run)["b"], b, rtol=1e-12)
     np.testing.assert_allclose(run.history["loss"], values, rtol=1e-12)
     np.testing.assert_allclose(run.history["stationarity"], squares, rtol=1e-12)
     own = [gradient(w, b[i], samples(i))[2] for i in range(len(SIZES))]
@@ -117,13 +122,13 @@ def test_everything_personal_is_separate_training(name: str) -> None:
         return  # it draws samples by the agent's number, which is 0 in a problem of its own
     for i in range(len(SIZES)):
         alone = simulate(method, problem([i]), rounds=4)
-        np.testing.assert_allclose(run.copies["w"][i], alone.model["w"], rtol=1e-10)
+        np.testing.assert_allclose(copies_of(run)["w"][i], alone.model["w"], rtol=1e-10)
         np.testing.assert_allclose(run.per_agent("loss", problem())[i], alone.history["loss"][-1], rtol=1e-10)
 
 
 def test_a_saved_run_keeps_the_agents_models(tmp_path: Any) -> None:
     run = simulate(transforms.wrap(algorithms.fedavg(oracle=GD), personal=is_bias), problem(), rounds=1)
-    np.testing.assert_array_equal(fedpd.load(run.save(tmp_path / "run")).copies["b"], run.copies["b"])
+    np.testing.assert_array_equal(copies_of(fedpd.load(run.save(tmp_path / "run")))["b"], copies_of(run)["b"])
 
 
 def test_a_federation_on_flower_keeps_personal_parameters(tmp_path: Any, monkeypatch: Any) -> None:
@@ -148,10 +153,12 @@ def test_a_federation_on_flower_keeps_personal_parameters(tmp_path: Any, monkeyp
 
 def test_what_is_refused() -> None:
     fedavg = algorithms.fedavg(oracle=GD)
+    wrong: Any = "head"
+    text: Any = str
     for sentence, make in {
-        "must be a function of the path": lambda: transforms.wrap(fedavg, personal="head"),
+        "must be a function of the path": lambda: transforms.wrap(fedavg, personal=wrong),
         "returns 'b'.*must return True or False": lambda: simulate(
-            transforms.wrap(fedavg, personal=lambda path: path), problem(), rounds=1
+            transforms.wrap(fedavg, personal=text), problem(), rounds=1
         ),
         "goes alone": lambda: transforms.wrap(fedavg, up=transforms.quantize(8), personal=is_bias),
         "personal.*goes alone": lambda: transforms.wrap(

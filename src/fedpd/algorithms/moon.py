@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._averaging import LocalAveraging
+from fedpd.algorithms._averaging import Agent, LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive, refuse
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work, check_oracle, makes
@@ -33,10 +33,9 @@ SMALL = 1e-8  # the least product of two norms, as in PyTorch's cosine similarit
 Features = Callable[[Tree, Tree], Array]
 
 
-class Agent(NamedTuple):
-    x: Vector  # x on arrival, y_i after the local steps
+class Memory(NamedTuple):
     before: Vector  # b_i
-    memory: Any  # the oracle's memory between rounds
+    oracle: Any  # the oracle's memory between rounds
 
 
 def similarity(one: Array, other: Array) -> Array:
@@ -54,12 +53,13 @@ class MOON(LocalAveraging):
     oracle: Oracle
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, self.oracle.init(f, x))
+        return Agent(x, Memory(x, self.oracle.init(f, x)))
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi = Subproblem(self.contrasted(f, agent.x, agent.before))
-        y, memory, work = self.oracle.solve(phi, agent.x, agent.memory, r, key)
-        return Agent(y, y, memory), work
+        before, memory = agent.memory
+        phi = Subproblem(self.contrasted(f, agent.x, before))
+        y, memory, work = self.oracle.solve(phi, agent.x, memory, r, key)
+        return Agent(y, Memory(y, memory)), work
 
     def contrasted(self, f: LocalObjective, x: Vector, before: Vector) -> LocalObjective:
         """Return f_i + mu c_i, for random layers too."""
@@ -88,7 +88,7 @@ class MOON(LocalAveraging):
         return found.reshape(len(found), -1)
 
     def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(before=agent.x, memory=self.oracle.init(f, agent.x))
+        return self.init(f, agent.x)
 
 
 @makes(MOON)

@@ -55,7 +55,7 @@ def split(problem: Problem) -> Split:
     return Split(train, held.rows_of(np.arange(held.agents))[0], jax.tree.map(lambda leaf: leaf[inside], tests.data))
 
 
-class Kept(NamedTuple):
+class ServerModels(NamedTuple):
     inner: Any  # the method's own server
     mean: Vector
     communications: Array
@@ -68,18 +68,18 @@ class Watched(Averaged):
     every: int
     rows: int
 
-    def server(self, x: Vector) -> Kept:
+    def server(self, x: Vector) -> Any:
         models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.rows, 2, *leaf.shape)), x)
-        return Kept(*super().server(x), models)
+        return ServerModels(*super().server(x), models)
 
-    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Kept, Tree]:
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Tree]:
         after, broadcast = super().aggregate(server, mean, share)
         newest = model_after(self.method, nobody(self.method, after.mean), broadcast)
         delivered = after.mean if self.method.delivers is None else self.method.delivers(after.inner)
         row = -(-after.communications // self.every)
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), newest, delivered)
         models = jax.tree.map(lambda leaf, one: leaf.at[row].set(one), server.models, both)
-        return Kept(*after, models), broadcast
+        return ServerModels(*after, models), broadcast
 
 
 def curves(task: Task, method: Method, seed: int, problem: Problem, rows: Tree) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Federation:
         (folder / "flwr" / "config.toml").touch()
         (folder / "app").mkdir()
         (folder / "app" / "pyproject.toml").touch()
-        self.folder, self.states, self.logs, self.asked = folder, list(states), list(logs), [("",)]
+        self.folder, self.states, self.logs, self.asked = folder, list(states), list(logs), list[tuple[str, ...]]()
 
     def flwr(self, home: Path, *arguments: str) -> Any:
         self.asked.append(arguments)
