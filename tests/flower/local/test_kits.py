@@ -111,7 +111,7 @@ CLOSED = """
 import pathlib, sys, urllib.error, urllib.request
 from fedpd.flower.warm.fleet import tls_context
 certificate = pathlib.Path("client.crt") if sys.argv[1] == "known" else None
-context = tls_context("ca.crt", certificate, pathlib.Path("client.key"))
+context = tls_context(pathlib.Path("ca.crt"), certificate, pathlib.Path("client.key"))
 for path in sys.argv[3:]:
     try:
         urllib.request.urlopen(sys.argv[2] + path, data=b"", timeout=5, context=context)
