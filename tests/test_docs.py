@@ -329,6 +329,15 @@ def test_the_programs_of_the_page_about_clocks_run(tmp_path: Path, monkeypatch: 
     assert seconds[0] < 0.7 * seconds[1]
 
 
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_own_loops_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(DOCS / "own_loop.md"):
+        exec(block, names)
+    assert names["step"].message["w"].shape == (2,)
+
+
 def test_experiment_files_in_the_documentation_are_valid(tmp_path: Path) -> None:
     from fedpd.experiments.experiment import find_comparison, read_outline
 
