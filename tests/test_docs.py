@@ -367,10 +367,10 @@ def test_the_skeleton_runs_as_the_guide_says(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_skeleton_is_short() -> None:
-    """At most 40 lines of code, without docstrings and comments."""
+    """At most 42 lines of code, without docstrings and comments."""
     code = re.sub(r'""".*?"""', "", (GUIDE / "skeleton.py").read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = [line for line in code.splitlines() if line.strip() and not line.strip().startswith("#")]
-    assert 20 < len(lines) <= 40
+    assert 20 < len(lines) <= 42
 
 
 def test_the_skeleton_without_momentum_is_fedavg(fedavgm: Callable[..., fedpd.Algorithm]) -> None:

@@ -13,18 +13,8 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd import checks, oracles
-from fedpd.core import (
-    Array,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Subproblem,
-    Work,
-    makes,
-)
+from fedpd import checks, core, oracles
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -50,9 +40,7 @@ class FedAvgM(Method):
     def send(self, agent: Agent) -> Model:
         return Model(agent.x)
 
-    def aggregate(
-        self, server: Any, mean: Vector, share: Any
-    ) -> tuple[tuple[Vector, Vector], Vector]:
+    def aggregate(self, server: Any, mean: Vector, share: Any) -> tuple[Any, Vector]:
         x = mean + self.momentum * server[1]
         return (x, x - server[0]), x
 
@@ -60,31 +48,26 @@ class FedAvgM(Method):
         return agent._replace(x=x)
 
 
-@makes(FedAvgM)
+@core.makes(FedAvgM)
 def fedavgm(*, momentum: float, oracle: Oracle) -> Method:
     """Return FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
-    checks.below(
-        "momentum", checks.at_least("momentum", momentum, 0, "0 is FedAvg"), 1, "Give e.g. 0.9"
-    )
+    checks.at_least("momentum", momentum, 0, "0 is FedAvg")
+    checks.below("momentum", momentum, 1, "Give e.g. 0.9")
     return FedAvgM(momentum=momentum, oracle=oracle)
 
 
-def rule(
-    L: float, agents: int, scale: Any
-) -> Method:  # a tenth of FedAvg's step: 1/(1 - momentum) steps add up
+def rule(L: float, agents: int, scale: Any) -> Method:
+    # a tenth of FedAvg's step: 1/(1 - momentum) steps add up
     return fedavgm(momentum=0.9, oracle=oracles.gd(step=scale / (40 * L * 8), iterations=8))
 
 
 TITLE = "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
+AUTHORS = "Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown"
 CARD = Card(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference(
-        "Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown", TITLE, "arXiv:1909.06335", 2019
-    ),
+    reference=Reference(AUTHORS, TITLE, "arXiv:1909.06335", 2019),
     variants=(Variant("FedAvgM", rule, Guarantee("NC, not proved")),),
-    parameters={
-        "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg"
-    },
+    parameters={"momentum": "the part of its last step that the server repeats; 0 is FedAvg"},
 )

@@ -1,7 +1,10 @@
 """Scikit-learn's handwritten digits in groups that stand for writers: real data by client that needs no download.
 
-The 1,797 digits are of 13 people, whom the file does not name. Its order follows them in part: a linear classifier
-finds the group of an image among 13 contiguous ones in 25 % of the cases, and among 13 random ones in 8 %.
+The 1,797 digits are of 13 people, whom the file does not name. That its order follows them is a guess. What supports it:
+a linear classifier (scikit-learn's RidgeClassifier) finds the group of an image among 13 contiguous ones in 26 % of the
+cases in cross-validation, and in 19 % if it is trained on the first half of each group and tested on the second; among
+random groups 8 %. What does not: 13 groups of equal size cannot be the 13 people exactly, and the order can follow
+something else, such as the day of the scan. The labels hardly differ between groups.
 """
 
 import numpy as np
@@ -15,6 +18,9 @@ from fedpd.data.federated import Federated, from_arrays
 @explained
 def digits(groups: int = 13, *, test_share: float = 0.25, seed: int = 0) -> Federated:
     """Return scikit-learn's digits in contiguous groups, which stand for their writers.
+
+    The file does not say who wrote which digit, so the groups are not the writers: a linear classifier finds an
+    image's group more often than by chance (26 %, not 8 %). Labels hardly differ between groups.
 
     It needs `pip install 'fedpd[bench]'`, and no network.
 
