@@ -106,6 +106,18 @@ def test_the_order_is_the_one_that_the_clients_remember(change: dict[str, Any]) 
     assert not any("vector" in content.config_records.get(CONFIGS, {}) for content in grid.told)
 
 
+def test_no_sum_is_of_fewer_than_three_clients_whatever_the_server_says() -> None:
+    def lie(message: Message) -> None:
+        if stage_of(message) == "keys":
+            record: Any = message.content.config_records[CONFIGS]
+            record["about"] = json.dumps(json.loads(record["about"]) | {"least": 1})
+
+    grid = Listening(FEDPD)
+    grid.meddle = lie
+    with pytest.raises(FederationError, match="the sum may have 1 clients; 3 or more must be in it"):
+        run(FEDPD, 1, grid, secure_range=BOUND)
+
+
 def test_exact_participants_are_those_of_the_policy(tmp_path: Path) -> None:
     rules = 'participants = ["0", "1", "2"]'
     run(FEDPD, 1, ruled(tmp_path, rules, secure=True), secure_range=BOUND)

@@ -43,6 +43,7 @@ from fedpd.flower.carry.records import RefusedError, arrays_of
 
 RECORD = "masks"  # in every message of secure aggregation; at the client also the name of what it keeps in between
 KEYS, SHARES, VECTORS, UNMASK = "keys", "shares", "vectors", "unmask"  # the stages
+LEAST = 3  # clients in a sum: one of two would know the other's message from it
 BEFORE = {SHARES: KEYS, VECTORS: SHARES, UNMASK: VECTORS}
 
 
@@ -169,6 +170,10 @@ def _without_masks(message: Message, context: Context, call_next: ClientAppCalla
 def _send_keys(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
     """Begin an attempt: new secrets, of which the public keys and a hash of the seed are sent."""
     subject, keys, seed = _subject(stage["about"]), new_keys(), os.urandom(32)
+    if subject.least < LEAST:
+        raise RefusedError(
+            f"secure aggregation: the sum may have {subject.least} clients; {LEAST} or more must be in it."
+        )
     if not 0 < subject.levels * subject.everyone < 2**MESSAGES.bits:
         raise RefusedError(f"secure aggregation: {subject.levels} levels of {subject.everyone} clients do not add up.")
     kept = {"attempt": stage["attempt"], "about": stage["about"], "seed": seed}
