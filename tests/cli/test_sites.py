@@ -22,7 +22,8 @@ def test_provision_names_the_kits(tmp_path: Path) -> None:
     (tmp_path / "sites.toml").write_text(SITES)
     said = invoke("provision", str(tmp_path / "sites.toml"), "--out", str(tmp_path / "kits"))
     assert said.splitlines() == [
-        f"{tmp_path}/kits/{name}: see {tmp_path}/kits/{name}/README.md" for name in ("server", "a")
+        *(f"{tmp_path}/kits/{name}: see {tmp_path}/kits/{name}/README.md" for name in ("server", "a")),
+        f"{tmp_path}/kits/passphrase: keep it apart from the server. fedpd add-site and fedpd renew ask for it.",
     ]
 
 
