@@ -10,13 +10,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # the model is made from a configuration, an
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 from transformers.utils import logging
 
 import fedpd.torch
 from fedpd import algorithms, oracles
 
-CLIENTS, ROUNDS, LENGTH, WORDS = 3, 5, 24, 40
+CLIENTS, ROUNDS, LENGTH, WORDS = 3, 5, 12, 24
 
 
 def texts(client: int, number: int) -> list[dict[str, torch.Tensor]]:
@@ -50,7 +50,7 @@ def fit(net: torch.nn.Module, rows: list[dict[str, torch.Tensor]]) -> None:
     """Train by the Trainer as it is. Nothing here knows of fedpd."""
     arguments = TrainingArguments(
         output_dir="runs",
-        max_steps=20,
+        max_steps=15,
         per_device_train_batch_size=8,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
@@ -60,7 +60,9 @@ def fit(net: torch.nn.Module, rows: list[dict[str, torch.Tensor]]) -> None:
         disable_tqdm=True,
         use_cpu=True,
     )
-    Trainer(net, arguments, train_dataset=rows).train()
+    trainer = Trainer(net, arguments, train_dataset=rows)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 @torch.no_grad()
@@ -73,11 +75,13 @@ def loss(net: torch.nn.Module, rows: list[dict[str, torch.Tensor]]) -> float:
 def main() -> None:
     logging.set_verbosity_error()
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # more threads do not pay for a model this small
     net, clients = language_model(), [texts(client, 60) for client in range(CLIENTS)]
     method = algorithms.fedpd(eta=20.0, oracle=oracles.own_loop(), start="server")
     start = fedpd.torch.parameters_of(net)
     total = sum(parameter.numel() for parameter in net.parameters())
     print(f"{sum(part.size for part in start.values())} of {total} parameters travel")
+    print(f"start    mean loss {np.mean([loss(net, rows) for rows in clients]):.3f}")
     server, agents = fedpd.torch.Server(method, start), [fedpd.torch.Agent() for _ in clients]
     for r in range(ROUNDS):
         messages = []

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 
 from fedpd.flower import InProcessGrid, Settings, Strategy, federate, mod  # noqa: E402
+from fedpd.flower.private import TaskIdentity, set_identity  # noqa: E402
 
 FEDPD = METHODS["FedPD from the server"]
 
@@ -230,12 +231,18 @@ def test_a_client_with_another_method_cannot_take_part() -> None:
         federated(FEDPD, app(mod(other)), 1)
 
 
+def received(kind: str) -> Message:
+    """Return a message with a model, as an app receives it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    message = Message(RecordDict({"arrays": ArrayRecord(Net().state_dict())}), 1, kind)
+    set_identity(message, "one")
+    return message
+
+
 def test_an_error_of_the_app_passes_and_the_node_keeps_its_state() -> None:
     around, state = mod(FEDPD), RecordDict()
     context = Context(1, 1, {"partition-id": 0}, state, {})
-    arrays = RecordDict({"arrays": ArrayRecord(Net().state_dict())})
-    message = Message(arrays, 1, "train")
-    message.metadata.__dict__["_message_id"] = "one"
+    message = received("train")
 
     def fails(given: Message, _: Context) -> Message:
         return Message(Error(0, "no data today"), reply_to=given)
@@ -243,6 +250,17 @@ def test_an_error_of_the_app_passes_and_the_node_keeps_its_state() -> None:
     reply = around(message, context, fails)
     assert reply.has_error()
     assert not state
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_the_text_of_an_error_of_the_app_stays_at_its_site(kind: str) -> None:
+    def fails(given: Message, _: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"age": float("born 1961")})}), reply_to=given)
+
+    context, message = Context(1, 1, {"partition-id": 0}, RecordDict(), {}), received(kind)
+    with pytest.raises(Exception, match=r"^ValueError in test_own_app\.py, line \d+") as raised:
+        mod(FEDPD)(message, context, fails)
+    assert "born" not in str(raised.value)
 
 
 def test_an_app_that_trains_something_else_gets_a_sentence(caplog: pytest.LogCaptureFixture) -> None:

@@ -90,6 +90,22 @@ def test_the_same_communication_is_not_summed_over_other_clients(tmp_path: Path)
     assert found.history["round"][-1] == 2
 
 
+@pytest.mark.parametrize("change", [{"number": 1}, {"run": "another"}, {"kind": "evaluate"}])
+def test_the_order_is_the_one_that_the_clients_remember(change: dict[str, Any]) -> None:
+    """A server that names another order at first could have the same message in sums over other clients."""
+
+    def lie(message: Message) -> None:
+        if stage_of(message) == "keys":
+            record: Any = message.content.config_records[CONFIGS]
+            record["about"] = json.dumps(json.loads(record["about"]) | change)
+
+    grid = Listening(FEDPD)
+    grid.meddle = lie
+    with pytest.raises(FederationError, match=r"the (order|message) is .* in the first stage"):
+        run(FEDPD, 1, grid, secure_range=BOUND)
+    assert not any("vector" in content.config_records.get(CONFIGS, {}) for content in grid.told)
+
+
 def test_exact_participants_are_those_of_the_policy(tmp_path: Path) -> None:
     rules = 'participants = ["0", "1", "2"]'
     run(FEDPD, 1, ruled(tmp_path, rules, secure=True), secure_range=BOUND)

@@ -108,11 +108,13 @@ class Machines:
 
 
 CLOSED = """
-import ssl, sys, urllib.error, urllib.request
-context = ssl.create_default_context(cafile="ca.crt")
-for path in sys.argv[2:]:
+import pathlib, sys, urllib.error, urllib.request
+from fedpd.flower.warm.fleet import tls_context
+certificate = pathlib.Path("client.crt") if sys.argv[1] == "known" else None
+context = tls_context(pathlib.Path("ca.crt"), certificate, pathlib.Path("client.key"))
+for path in sys.argv[3:]:
     try:
-        urllib.request.urlopen(sys.argv[1] + path, data=b"", timeout=5, context=context)
+        urllib.request.urlopen(sys.argv[2] + path, data=b"", timeout=5, context=context)
         print("open")
     except urllib.error.HTTPError as error:
         print(error.code)
@@ -121,9 +123,9 @@ for path in sys.argv[2:]:
 """
 
 
-def reach(machines: Machines, port: int, *paths: str) -> list[str]:
-    """What a client's machine gets from these paths of the server."""
-    words = (sys.executable, "-c", CLOSED, f"https://{ADDRESS}:{port}", *paths)
+def reach(machines: Machines, who: str, port: int, *paths: str) -> list[str]:
+    """What a client's machine gets from these paths of the server, if it shows its certificate ("known") or none."""
+    words = (sys.executable, "-c", CLOSED, who, f"https://{ADDRESS}:{port}", *paths)
     done = subprocess.run(
         machines.command(SITES[0], *words), cwd=machines.kits / SITES[0], capture_output=True, text=True, check=True
     )
@@ -148,9 +150,10 @@ def test_three_machines_from_their_kits(machines: dict[str, str], tmp_path: Path
         for site in SITES:
             here.start(site)
         here.wait(lambda: all(programs.is_online(here.members[site]) for site in SITES), 120)
-        assert reach(here, PORT, "/v1/control/list-runs", "/v1/runtime/get-nodes", "/health", "/") == ["403"] * 4
-        assert reach(here, PORT, "/v1/fleet/register-node", "/v1/fleet/../control/list-runs") == ["403"] * 2
-        assert reach(here, 8000, "/v1/control/list-runs", "/v1/fleet/pull-messages") == ["none"] * 2
+        closed = "/v1/control/list-runs", "/v1/runtime/get-nodes", "/health", "/", "/v1/fleet/register-node"
+        assert reach(here, "known", PORT, *closed, "/v1/fleet/../control/list-runs") == ["403"] * 6
+        assert reach(here, "unknown", PORT, *closed, "/v1/fleet/pull-messages") == ["400"] * 6
+        assert reach(here, "known", 8000, "/v1/control/list-runs", "/v1/fleet/pull-messages") == ["none"] * 2
         words = " ".join(f"{key}={value!r}" for key, value in SETTINGS.items())
         run = (str(programs.bin_folder() / "flwr"), "run", str(app), programs.CONNECTION, "--run-config", words)
         environment = programs.environment(tmp_path / "kits" / "server" / "flwr")

@@ -1,5 +1,6 @@
 """A client added and removed, and a certificate renewed, at the server's kit; the SuperLink is a list of nodes."""
 
+import os
 import stat
 import subprocess
 import sys
@@ -16,7 +17,15 @@ from fedpd.cli import app
 from fedpd.flower.carry.directory import read_owners
 from fedpd.flower.local import accounts, programs
 from fedpd.flower.local.certificates import end_of, make_node_keys, serial_of
-from fedpd.flower.local.membership import add_site, authority_end, is_server, read_server, remove_site, renew
+from fedpd.flower.local.membership import (
+    add_site,
+    authority_end,
+    give_to_owner,
+    is_server,
+    read_server,
+    remove_site,
+    renew,
+)
 from fedpd.flower.local.provision import provision, register_clients
 from fedpd.flower.local.server_checks import examine_processes, examine_server
 from fedpd.flower.local.sites import read_site
@@ -239,3 +248,17 @@ def test_install_as_root(kits: Path, tmp_path: Path) -> None:
     done = subprocess.run([str(kits / "a" / "install.sh")], env=path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "pip" not in log.read_text()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files to others")
+def test_no_link_of_a_kits_owner_gives_it_the_files_of_others(tmp_path: Path) -> None:
+    kit, others, user = tmp_path / "kit", tmp_path / "others", 65534
+    kit.mkdir()
+    others.mkdir()
+    (others / "shadow").touch()
+    (kit / "keys").symlink_to(others)
+    (kit / "sites.map").symlink_to(others / "shadow")
+    (kit / "clients.json").touch()
+    os.chown(kit, user, user)
+    give_to_owner(kit)
+    assert ((others / "shadow").stat().st_uid, (kit / "clients.json").stat().st_uid) == (0, user)

@@ -236,6 +236,7 @@ def _masked_reply(
     stage: Any = message.content.config_records[RECORD]
     kept, seed = _open_shares(stage, kept, name)
     subject = _subject(kept["about"])
+    _check_about(message, subject)
     reply = call_next(message, context)
     if reply.has_error():
         return reply
@@ -259,6 +260,20 @@ def _masked_reply(
     _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
     content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
     return Message(content, reply_to=message)
+
+
+def _check_about(message: Message, subject: Subject) -> None:
+    """Refuse an order other than the one of which the client will remember the sum."""
+    if message.metadata.message_type != subject.kind:
+        kinds = f"{message.metadata.message_type!r}, but of {subject.kind!r} in the first stage"
+        raise RefusedError(f"secure aggregation: the message is of the kind {kinds}.")
+    if subject.kind == TRAIN:
+        order = read_order(message.content)
+        if (order.run, order.number) != (subject.run, subject.number):
+            told = f"{subject.number} of run {subject.run} in the first stage"
+            raise RefusedError(
+                f"secure aggregation: the order is number {order.number} of {order.run}, but was {told}."
+            )
 
 
 def _encoded_change(order: RecordDict, reply: RecordDict, subject: Subject) -> np.ndarray:

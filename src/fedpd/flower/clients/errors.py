@@ -29,13 +29,21 @@ def told(error: Exception, *, texts: bool) -> str:
     """
     if isinstance(error, RefusedError | LostStateError | AppError) or (texts and isinstance(error, FedpdError)):
         return str(error)
-    where = f"{type(error).__name__} in {place_of(error)}"
+    first = origin(error)
+    where = f"{type(first).__name__} in {place_of(first)}"
     if texts:
         return f"{where}: {' '.join(str(error).split())[:300]}. Correct the app or its data."
     return f"{where}. Its text may hold data, so it is only in this client's own log. Correct the app or its data."
 
 
-def place_of(error: Exception) -> str:
+def origin(error: BaseException) -> BaseException:
+    """Return the error of the app's own code that fedpd reports in words of its own, or the error itself."""
+    while isinstance(error, FedpdError) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def place_of(error: BaseException) -> str:
     """Return the file and the line of the app's or fedpd's code that raised an error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own(Path(frame.filename)) and Path(frame.filename).parent != CHECKS]

@@ -30,7 +30,7 @@ from fedpd.core.message import opened
 from fedpd.engine.measure.costs import Costs
 from fedpd.flower.carry.protocol import PREFIX, Order, read_order, read_proposal, reply_content, reply_without_work
 from fedpd.flower.carry.records import RefusedError, pack
-from fedpd.flower.clients import store
+from fedpd.flower.clients import errors, store
 from fedpd.flower.clients.client import client_name, read_rules, tells_texts
 from fedpd.flower.clients.errors import told
 from fedpd.flower.clients.site_policy import (
@@ -80,10 +80,10 @@ def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
     averages = _sends_mean(method)
 
     def around(message: Message, context: Context, call_next: Next) -> Message:
-        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-            return call_next(message, context)
         config: Mapping[str, Any] = message.content.config_records.get("config", {})
         try:
+            if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+                return call_next(message, context)
             if PREFIX + "number" in config:
                 return Message(_carry_out(method, message, context, call_next), reply_to=message)
             if PREFIX + "algorithm" in config:
@@ -93,6 +93,11 @@ def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
             return _average(method, message, context, call_next)
         except AppError as error:
             return error.reply
+        except FedpdError:
+            raise
+        except Exception as error:  # Flower would send its text to the server
+            log.warning("Client %r: its app failed: %s", client_name(context), error, exc_info=True)
+            raise errors.AppError(told(error, texts=tells_texts(context))) from None
 
     return around
 

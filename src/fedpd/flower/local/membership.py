@@ -163,12 +163,22 @@ def _reload(kit: Path) -> str:
 
 
 def give_to_owner(kit: Path) -> None:
-    """Give the files of a kit to the user to whom its folder belongs, if root has written them."""
+    """Give the files of a kit to the user to whom its folder belongs, if root has written them.
+
+    That user could put links to files of others in their place meanwhile, so no link is followed.
+    """
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     owner = kit.stat()
     for folder in (kit, kit / KEYS, kit / "flwr"):
-        for path in folder.iterdir() if folder.is_dir() else ():
-            found = path.lstat()
-            if not path.is_symlink() and (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
-                os.chown(path, owner.st_uid, owner.st_gid)
+        try:
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # missing, or a link
+            continue
+        try:
+            for name in os.listdir(opened):  # noqa: PTH208 - a folder that is open
+                found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                if (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+                    os.chown(name, owner.st_uid, owner.st_gid, dir_fd=opened, follow_symlinks=False)
+        finally:
+            os.close(opened)
