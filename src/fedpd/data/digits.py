@@ -1,9 +1,9 @@
 """Scikit-learn's handwritten digits in groups that stand for writers: real data by client that needs no download.
 
-The 1,797 digits are of 13 people, whom the file does not name. That its order follows them is a guess. What supports it:
+The 1,797 digits are of 13 people, whom the file does not name. That its order follows them is a guess. In favour:
 a linear classifier (scikit-learn's RidgeClassifier) finds the group of an image among 13 contiguous ones in 26 % of the
 cases in cross-validation, and in 19 % if it is trained on the first half of each group and tested on the second; among
-random groups 8 %. What does not: 13 groups of equal size cannot be the 13 people exactly, and the order can follow
+random groups 8 %. Against: 13 groups of equal size cannot be the 13 people exactly, and the order can follow
 something else, such as the day of the scan. The labels hardly differ between groups.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from fedpd.base.atomic import read_file
+from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, choice, nearest, refuse
 from fedpd.base.typed import misfit
 
@@ -24,7 +24,7 @@ def read_toml(path: Path, remedy: str, what: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(read_file(path).decode())
     except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
-        raise FedpdError(f"{path}{what} cannot be read ({error}). {remedy}.") from None
+        raise FedpdError(f"{path}{what} cannot be read ({reading_fault(error)}). {remedy}.") from None
 
 
 def read_table(
