@@ -52,10 +52,16 @@ def _curves(accuracy: list[float], communications: list[int]) -> Curves:
     return Curves("fedavg", np.array(accuracy), costs, np.array([accuracy[-1]]))
 
 
-def test_the_score_is_the_sum_of_logarithms_and_a_missed_target_costs_two_runs() -> None:
+def test_the_score_is_the_sum_of_logarithms() -> None:
     one = _curves([0.0, 0.5, 0.8, 0.8, 0.8], [0, 5, 10, 15, 20])
     assert one.spent("communications", 0.7) == 5
-    assert score(one, [0.7, 0.8, 0.9]) == pytest.approx(np.log(5) + np.log(10) + np.log(40))
+    assert score(one, [0.7, 0.8, 0.9], missed=40) == pytest.approx(np.log(5) + np.log(10) + np.log(40))
+
+
+def test_a_setting_that_diverged_is_not_the_best_because_it_sent_little() -> None:
+    slow, diverged = _curves([0.1, 0.5, 0.6, 0.7], [0, 10, 20, 30]), _curves([0.1, 0.0, 0.0, 0.0], [0, 1, 1, 1])
+    assert best_of([diverged, slow], [0.9]) == 1
+    assert best_of([diverged, slow], [0.6, 0.9]) == 1
 
 
 def test_the_least_score_is_chosen_and_without_targets_the_best_final_accuracy() -> None:

@@ -112,11 +112,10 @@ class Outcome(NamedTuple):
         return f"{self.method} + mean" if self.mean and self.method != FEDPD_N else self.method
 
 
-def score(curves: Curves, targets: Sequence[float]) -> float:
-    """Return the sum of the logarithms of the communications to the targets; one that is missed costs two runs."""
-    most = 2 * float(curves.costs["communications"][-1])
+def score(curves: Curves, targets: Sequence[float], missed: float) -> float:
+    """Return the sum of the logarithms of the communications to the targets, `missed` for one that was not kept."""
     spent = [curves.spent("communications", target) for target in targets]
-    return float(sum(np.log(min(one, most)) for one in spent))
+    return float(sum(np.log(min(one, missed)) for one in spent))
 
 
 def curves_of(cells: Sequence[Cell], mean: bool) -> Curves:
@@ -224,8 +223,12 @@ def _targets(reference: Curves) -> list[float]:
 
 
 def best_of(tuned: Sequence[Curves], targets: Sequence[float]) -> int:
-    """Return the number of the setting with the least score; the final accuracy decides a tie, and without targets."""
-    ranks = [(score(one, targets) if targets else 0.0, -one.finals.mean()) for one in tuned]
+    """Return the number of the setting with the least score; the final accuracy decides a tie, and without targets.
+
+    A missed target costs twice the communications of a whole run. One that diverged has spent less.
+    """
+    missed = 2 * max(float(one.costs["communications"][-1]) for one in tuned)
+    ranks = [(score(one, targets, missed) if targets else 0.0, -one.finals.mean()) for one in tuned]
     return min(range(len(ranks)), key=ranks.__getitem__)
 
 
