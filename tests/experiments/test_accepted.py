@@ -22,6 +22,7 @@ REASONS = {
     "penalized_logistic.labels": "`data` gives features and labels",
     "network.module": "it is the key `model`, as in the files of the first version",
     "network.loss": "it is a function: write a problem of your own",
+    "network.augment": "it is a function: write a problem of your own",
     "network.trainable": "it is a function: write a problem of your own",
     "network.backend": "it is for modules of PyTorch, which a file cannot name",
     "network.metrics": "they are functions: write a problem of your own",

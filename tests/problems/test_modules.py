@@ -295,7 +295,7 @@ def test_what_is_refused() -> None:
         small(3),
         data.from_arrays(samples(labels), classes=False),
     )
-    refused("'tuple': must be a tensor, or an object with", problems.network, nn.LSTM(3, 2), two)
+    refused("'tuple': must be a tensor, or an object or dict with", problems.network, nn.LSTM(3, 2), two)
     refused("needs one score per class, but", problems.network, small(1), two, loss=nn.CrossEntropyLoss())
     refused(
         "backend = 'callback': is for modules of PyTorch",

@@ -105,10 +105,11 @@ def moon(*, features: Features | Literal["model"], mu: float = 1.0, temperature:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> from fedpd import oracles
+        >>> from fedpd import algorithms, oracles
         >>> def hidden(model, batch):
         ...     return jnp.tanh(batch["x"] @ model["first"])
-        >>> moon(features=hidden, oracle=oracles.sgd(step=0.1, iterations=5, batch=10)).mu
+        >>> sgd = oracles.sgd(step=0.1, iterations=5, batch=10)
+        >>> algorithms.moon(features=hidden, oracle=sgd).mu
         1.0
     """
     if not callable(features) and features != "model":

@@ -36,8 +36,9 @@ def from_datasets(
         FedpdError: If a dataset has no length, an entry has another form, or two reads of a sample differ.
 
     Examples:
+        >>> from fedpd import data
         >>> left, right = [([0.0, 1.0], 0), ([1.0, 1.0], 1)], [([2.0, 0.0], 1)]
-        >>> from_datasets({"left": left, "right": right}).sizes.tolist()
+        >>> data.from_datasets({"left": left, "right": right}).sizes.tolist()
         [2, 1]
     """
     parts = [

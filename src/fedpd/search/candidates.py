@@ -401,10 +401,11 @@ def _with_equal_work(name: str, known: str, setting: Setting) -> Candidate:
     factory, card = getattr(algorithms, known), cards()[known]
     parameters = inspect.signature(factory).parameters
     required = {key for key, one in parameters.items() if one.default is one.empty} - {"oracle", "step", *WORK}
-    stepped = "oracle" in parameters or {"step", "iterations"} <= set(parameters)
+    solver = _takes_oracle(parameters)
+    stepped = solver or {"step", "iterations"} <= set(parameters)
     penalty = [key for key in required if key in PENALTIES]
     unknown = required - {*penalty, "cohort"}
-    if not stepped or unknown or len(penalty) > 1 or {"oracle", "iterations"} <= set(parameters):
+    if not stepped or unknown or len(penalty) > 1 or (solver and "iterations" in parameters):
         rule = f"fedpd does not know how to give it {setting.work.words}"
         refuse("methods", name, rule, "Give a function that makes it: {label: lambda step: algorithms...}")
     untuned = "cohort" in parameters  # it finds its step sizes itself
@@ -419,9 +420,14 @@ def _with_equal_work(name: str, known: str, setting: Setting) -> Candidate:
     return Candidate(card.title, partial(_with_work, factory, setting, given, penalty), axes)
 
 
+def _takes_oracle(parameters: Mapping[str, Any]) -> bool:
+    """Return whether a method needs an oracle; an optional one stands for a loop of the user's own."""
+    return "oracle" in parameters and parameters["oracle"].default is inspect.Parameter.empty
+
+
 def _given_work(name: str, work: LocalWork, parameters: Mapping[str, Any], untuned: bool) -> dict[str, Any]:
     """Return the local work as arguments of a method; {}: it takes an oracle."""
-    if "oracle" in parameters:
+    if _takes_oracle(parameters):
         return {}
     given = work.arguments()
     if untuned:
@@ -456,7 +462,7 @@ def _with_work(
     if "cohort" in parameters:
         return factory(**arguments, **point, cohort=setting.cohort)
     step = point.pop("step")
-    if "oracle" in parameters:
+    if _takes_oracle(parameters):
         arguments["oracle"] = work.oracle(step)
     else:
         arguments["step"] = work.step(step)

@@ -182,10 +182,11 @@ def test_a_removed_client_stays_outside(gate: Gate) -> None:
     describe_sites(server, plan, [site for site in sites if site.name != "b"])
     assert membership._reload(server) == "The proxy knows it."
     context = gate.context("b")
-    until = time.monotonic() + 20
-    while gate.ask(context) != 403 and time.monotonic() < until:
+    until, refusals = time.monotonic() + 20, 0
+    while refusals < 5 and time.monotonic() < until:  # nginx's old workers may answer for a moment
+        refusals = refusals + 1 if gate.ask(context) == 403 else 0
         time.sleep(0.05)
-    assert gate.ask(context) == 403
+    assert refusals == 5
     assert gate.ask(gate.context("a")) == 200
     describe_sites(server, plan, sites)
     membership._reload(server)

@@ -40,6 +40,7 @@ def keystream(key: bytes, length: int) -> bytes:
     """Return the first bytes that ChaCha20 makes from a key of 256 bits.
 
     Examples:
+        >>> from fedpd.flower.carry.masks import keystream
         >>> keystream(bytes(32), 4).hex()  # RFC 8439, appendix A.1, test vector 1
         '76b8e0ad'
     """
@@ -158,6 +159,7 @@ def neighbourhood(clients: int) -> Neighbourhood:
     left are connected by masks. With a probability of at least 1 - 2^-20, enough shares of every secret are left.
 
     Examples:
+        >>> from fedpd.flower.carry.masks import neighbourhood
         >>> neighbourhood(10), neighbourhood(40), neighbourhood(1000)  # doctest: +NORMALIZE_WHITESPACE
         (Neighbourhood(neighbours=9, threshold=7), Neighbourhood(neighbours=22, threshold=9),
          Neighbourhood(neighbours=158, threshold=72))

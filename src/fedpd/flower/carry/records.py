@@ -175,6 +175,7 @@ def one_line(text: str) -> str:
     r"""Return a client's text as the server shows it: short, and without line ends and control characters.
 
     Examples:
+        >>> from fedpd.flower.carry.records import one_line
         >>> one_line("no disk\nFinished: 8 rounds")
         'no disk\\nFinished: 8 rounds'
     """

@@ -173,6 +173,7 @@ def readable(line: str) -> str:
     """Return a line of Flower's log for a person; nothing if it says nothing about the run.
 
     Examples:
+        >>> from fedpd.flower.local.start import readable
         >>> readable("\\x1b[92mINFO \\x1b[0m:      Round 3 of 10")
         'Round 3 of 10'
         >>> readable("WARNING :   Client '1' had lost its state and rebuilt it.")
