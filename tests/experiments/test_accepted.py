@@ -28,6 +28,7 @@ REASONS = {
     "network.metrics": "they are functions: write a problem of your own",
     "from_arrays": IN_MEMORY,
     "from_rows": IN_MEMORY,
+    "from_datasets": IN_MEMORY,
     "partition": IN_MEMORY,
     "share_blocks": "it takes a problem: write a function of your own that returns the new problem",
     "merge": "it takes federated data: the key `agents`, or a loader of your own",
