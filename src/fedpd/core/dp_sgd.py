@@ -133,13 +133,7 @@ def dp_sgd(
     check_step(step)
     count("iterations", iterations, ITERATIONS, bits=31)
     positive("clip", clip, "Give the largest norm of the gradient of a sample, e.g. 1.0")
-    if (noise_multiplier is None) == (epsilon is None):
-        rule = "must be given, or epsilon, and not both"
-        refuse("noise_multiplier", noise_multiplier, rule, "Give e.g. noise_multiplier=1.0, or epsilon=4")
-    if noise_multiplier is not None:
-        positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
-    if epsilon is not None:
-        positive("epsilon", epsilon, "Give the largest epsilon of the run, e.g. 4")
+    check_noise(noise_multiplier, epsilon)
     if share is not None:
         at_most("share", positive("share", share, "Give a probability, e.g. 0.1"), 1, "Give a probability, e.g. 0.1")
     if expected_batch is not None:
@@ -209,3 +203,14 @@ def private_gradient(
     if penalty is not None:
         mean = mean + jax.grad(lambda x: penalty(x.tree))(x)
     return mean if f.scale is None else f.scale * mean
+
+
+def check_noise(noise_multiplier: float | None, epsilon: float | None) -> None:
+    """Refuse noise that is given twice, not at all, or that is not positive."""
+    if (noise_multiplier is None) == (epsilon is None):
+        rule = "must be given, or epsilon, and not both"
+        refuse("noise_multiplier", noise_multiplier, rule, "Give e.g. noise_multiplier=1.0, or epsilon=4")
+    if noise_multiplier is not None:
+        positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
+    if epsilon is not None:
+        positive("epsilon", epsilon, "Give the largest epsilon of the run, e.g. 4")

@@ -42,6 +42,7 @@ from fedpd.core import (
     message_kinds,
     vectors_of,
 )
+from fedpd.core.dp_sgd import check_noise
 from fedpd.core.draws import system_normal
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import message_parts, model_in
@@ -110,13 +111,7 @@ def gaussian(
         'gaussian(clip=0.1, epsilon=4)'
     """
     positive("clip", clip, "Give the largest norm of a message, e.g. the median norm without noise")
-    if (noise_multiplier is None) == (epsilon is None):
-        rule = "must be given, or epsilon, and not both"
-        refuse("noise_multiplier", noise_multiplier, rule, "Give e.g. noise_multiplier=1.0, or epsilon=4")
-    if noise_multiplier is not None:
-        positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
-    if epsilon is not None:
-        positive("epsilon", epsilon, "Give the largest epsilon of the run, e.g. 4")
+    check_noise(noise_multiplier, epsilon)
     below("delta", positive("delta", delta, "Give e.g. 1e-5"), 1, "Give a delta below 1/N, e.g. 1e-5")
     if agents is not None:
         count("agents", agents, "Give how many agents send in every round")
