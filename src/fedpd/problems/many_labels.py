@@ -12,6 +12,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.typed import explained
 from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.augment import Augment
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import Metrics
 from fedpd.problems.supervised import (
@@ -35,6 +36,7 @@ def multilabel(
     start: Tree | None = None,
     *,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -53,6 +55,7 @@ def multilabel(
         data: Targets (n, K) of 0 and 1, loaded with `classes=False`; NaN if a label is missing.
         start: The model x^0, any pytree; None for a module.
         metrics: More to measure on test samples, {name: (scores, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
+        augment: Changes the features of training batches, as for `network`; targets stay.
         seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
@@ -79,7 +82,9 @@ def multilabel(
             {"exact_match": EXACT} | dict(metrics or {}),
         )
 
-    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, data, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _is_right(scores: Array, targets: Array) -> Array:
@@ -101,6 +106,7 @@ def next_token(
     *,
     padding: int | None = -100,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -120,6 +126,7 @@ def next_token(
         start: The model x^0, any pytree; None for a module.
         padding: The number in y that marks positions without a token, -100 as in PyTorch; None: all positions count.
         metrics: More to measure on test samples, {name: (scores, y) -> (B, ...)}; see `fedpd.problems.Metric`.
+        augment: Changes the features of training batches, as for `network`; targets stay.
         seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
@@ -143,7 +150,9 @@ def next_token(
             {"perplexity": PERPLEXITY._replace(values=partial(_counted, _entropies, padding))} | dict(metrics or {}),
         )
 
-    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, data, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> None:

@@ -13,6 +13,7 @@ from fedpd.base.checks import choice, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.augment import Augment
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import BATCHES, Metrics, Values, check_parts
 from fedpd.problems.modules import in_jax
@@ -29,6 +30,7 @@ def regression(
     *,
     loss: Loss | Values = "squared",
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -50,6 +52,7 @@ def regression(
             a function (outputs, targets) -> (B, ...), one loss per component or per sample, or a loss module of
             PyTorch.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
+        augment: Changes the features of training batches, as for `network`; targets stay.
         seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
@@ -91,7 +94,9 @@ def regression(
         return Task(partial(mean_over_known, values), metrics=more, squeeze=squeeze)
 
     numbers = replace(data, classes=np.zeros(0, np.int32))
-    return supervise(model, numbers, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, numbers, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _check_parts(loss: Values, shape: tuple[int, ...]) -> None:
