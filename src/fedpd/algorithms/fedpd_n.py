@@ -27,9 +27,9 @@ Of the means over S,
 Gamma is good at first. A larger gamma than high comes down to it. A smaller one than good goes up to it in the first
 rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. So gamma then
 goes half way down to good, in each round of trials at most to a half, which makes the last models less noisy. In a
-round of trials, x_i is that of gamma. Before gamma is known, agents stay at x^0, where all first trials are made; but in
-the last of these rounds each takes a step of its own: it goes up the ladder, and takes each step that decreases H by a
-quarter more than the one before. If gamma was 1.5 times too large in one of the first rounds, the server does not use
+round of trials, x_i is that of gamma. Before gamma is known, agents stay at x^0, where all first trials are made; but
+in the last of these rounds each takes a step of its own: it goes up the ladder, and takes each step that decreases H by
+a quarter more than the one before. If gamma was 1.5 times too large in one of the first rounds, the server does not use
 the x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would not
 recover.
 
