@@ -277,7 +277,7 @@ class Terms:
 
 
 class Held:
-    """What an optimiser has of a module, until its parameters change.
+    """Keeps what an optimiser has of a module, until its parameters change.
 
     Args:
         optimizer: The optimiser.
