@@ -40,11 +40,8 @@ def run(source: str, methods: str, given: dict[str, Any], out: Path | None, over
     """Compare methods on the problem of a file.
 
     Args:
-        source: The file, or the name of a problem.
         methods: The names of methods, separated by commas; "": those of the file, or the usual ones.
         given: The options of the command line, which precede those of the file.
-        out: The folder; None: a new one.
-        overwrite: Whether to start again if the folder holds a comparison.
     """
     folder = out or new_folder("compare")
     found = experiment.find_comparison(source, say)

@@ -55,8 +55,6 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
     """Run the methods that are not finished, and show the results of all.
 
     Args:
-        plan: The experiment.
-        folder: Its run folder.
         target: The stationarity for which the costs are shown; None shows no costs.
     """
     problem = plan.problem

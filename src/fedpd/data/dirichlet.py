@@ -119,10 +119,6 @@ def divide(labels: np.ndarray, classes: int, agents: int, alpha: float, rng: np.
 
     Args:
         labels: (n,) the numbers of the classes.
-        classes: K.
-        agents: N.
-        alpha: The concentration.
-        rng: The source of random numbers.
     """
     pools = [rng.permutation(np.flatnonzero(labels == k)).tolist() for k in range(classes)]
     shares = rng.dirichlet(np.full(classes, alpha), agents)
@@ -161,8 +157,6 @@ def divide_alike(
         tests: The classes of the test samples.
         labels: The classes of the training samples.
         rows: The training rows of each agent.
-        classes: K.
-        rng: The source of random numbers.
     """
     own = np.stack([np.bincount(labels[one], minlength=classes) for one in rows])
     found: list[list[int]] = [[] for _ in rows]

@@ -35,8 +35,6 @@ class Division:
 
         Args:
             labels: (n,) the numbers of the classes; all 0 if there are none.
-            agents: N.
-            rng: The source of random numbers.
         """
         return np.array_split(rng.permutation(len(labels)), agents)
 

@@ -106,23 +106,14 @@ def hub(
 
 @dataclass(frozen=True)
 class HubRows:
-    """Reads the features of some rows of a data set of Hugging Face.
+    """Reads the features of some rows of a data set of Hugging Face."""
 
-    Attributes:
-        rows: The data set, whose files are memory-mapped.
-        fingerprint: Hugging Face's fingerprint of its content.
-        files: The files.
-        features: The column or columns of features.
-        shape: The shape of a sample; None: as stored.
-        source: The name of the source.
-    """
-
-    rows: Any
-    fingerprint: str
+    rows: Any  # the data set, whose files are memory-mapped
+    fingerprint: str  # Hugging Face's fingerprint of its content
     files: tuple[SourceFile, ...]
-    features: str | Sequence[str]
-    shape: Shape | None
-    source: str
+    features: str | Sequence[str]  # the column or columns of features
+    shape: Shape | None  # the shape of a sample; None: as stored
+    source: str  # the name of the source
 
     @property
     def spec(self) -> Spec:

@@ -32,34 +32,21 @@ PART = 2**20  # bytes of a part
 
 
 class Part(NamedTuple):
-    """The training or the test samples of a source.
+    """The training or the test samples of a source."""
 
-    Attributes:
-        clients: An Arrow array of texts, the client of each row.
-        labels: (M, ...) the label of each row.
-        read: Reads the features of some rows.
-    """
-
-    clients: Any
-    labels: np.ndarray
-    read: Read
+    clients: Any  # an Arrow array of texts, the client of each row
+    labels: np.ndarray  # (M, ...) the label of each row
+    read: Read  # reads the features of some rows
 
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Loads the samples of agents, whose features are read from a source.
+    """Loads the samples of agents, whose features are read from a source."""
 
-    Attributes:
-        read: Reads the features of some rows.
-        rows: (M,) the numbers of the rows, agent after agent.
-        labels: (M, ...) agent after agent.
-        sizes: (N,) the numbers of samples.
-    """
-
-    read: Read
-    rows: np.ndarray
-    labels: np.ndarray
-    sizes: np.ndarray
+    read: Read  # reads the features of some rows
+    rows: np.ndarray  # (M,) the numbers of the rows, agent after agent
+    labels: np.ndarray  # (M, ...) agent after agent
+    sizes: np.ndarray  # (N,) the numbers of samples
 
     def __call__(self, agents: np.ndarray) -> Samples:
         places = row_numbers(first_rows(self.sizes)[agents], self.sizes[agents])
@@ -127,19 +114,12 @@ def check_train(parts: Mapping[str, Any], where: str) -> None:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file as it was when fedpd noted which client each of its rows belongs to.
+    """A file as it was when fedpd noted which client each of its rows belongs to."""
 
-    Attributes:
-        path: The file.
-        size: Its bytes.
-        time: When it was last changed, in nanoseconds.
-        content: The hash of its content.
-    """
-
-    path: Path
-    size: int
-    time: int
-    content: str
+    path: Path  # the file
+    size: int  # its bytes
+    time: int  # when it was last changed, in nanoseconds
+    content: str  # the hash of its content
 
     @property
     def spec(self) -> Spec:

@@ -41,9 +41,7 @@ def encode(
 
     Args:
         labels: {(part, agent): labels}; none of the arrays is empty.
-        place: Says where the data of (agent, part) comes from, for errors.
         classes: K for the labels 0..K-1, or the labels; None: found as the module says; False: there are no classes.
-        names: The names of the classes, in their order.
     """
     if classes is False:
         if names is not None:
@@ -141,12 +139,7 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
 
 
 def encode_targets(labels: Mapping[K, np.ndarray], place: Callable[[str, str], str]) -> dict[K, np.ndarray]:
-    """Return the targets of all agents in one dtype, after checking that they have one shape and are not infinite.
-
-    Args:
-        labels: {(part, agent): targets}; none of the arrays is empty.
-        place: Says where the data of (agent, part) comes from, for errors.
-    """
+    """Return the targets of all agents in one dtype, after checking that they have one shape and are not infinite."""
     found = {key: _numbers(y, place(key[1], key[0])) for key, y in labels.items()}
     (_, first), y = next(iter(found.items()))
     shape = y.shape[1:]

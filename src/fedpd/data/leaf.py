@@ -41,42 +41,25 @@ class Span(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A user of an index.
+    """A user of an index."""
 
-    Attributes:
-        place: Where the samples are.
-        labels: (n,) the labels.
-        shape: The shape of a sample, () if there are none.
-        dtype: The type of the features.
-        text: Whether the features were text.
-    """
-
-    place: Span
-    labels: np.ndarray
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    text: bool
+    place: Span  # where the samples are
+    labels: np.ndarray  # (n,) the labels
+    shape: tuple[int, ...]  # the shape of a sample, () if there are none
+    dtype: np.dtype  # the type of the features
+    text: bool  # whether the features were text
 
 
 @dataclass(frozen=True)
 class LeafRows:
-    """Loads one agent's samples from LEAF's files.
+    """Loads one agent's samples from LEAF's files."""
 
-    Attributes:
-        places: Where the samples of each agent are.
-        labels: (M, ...) agent after agent.
-        offsets: (N,) the first label of each agent.
-        parse: (x) -> the features as an array, from the list in the file.
-        shape: The shape of a sample; None: as stored.
-        dtype: The type of the features.
-    """
-
-    places: Sequence[Span | None]
-    labels: np.ndarray
-    offsets: np.ndarray
-    parse: Any
-    shape: Shape | None
-    dtype: np.dtype
+    places: Sequence[Span | None]  # where the samples of each agent are
+    labels: np.ndarray  # (M, ...) agent after agent
+    offsets: np.ndarray  # (N,) the first label of each agent
+    parse: Any  # (x) -> the features as an array, from the list in the file
+    shape: Shape | None  # the shape of a sample; None: as stored
+    dtype: np.dtype  # the type of the features
 
     def __call__(self, agent: int) -> Samples:
         place = self.places[agent]

@@ -30,21 +30,15 @@ Features = str | Sequence[str] | None
 
 
 class Format(NamedTuple):
-    """A kind of file that holds a table.
+    """A kind of file that holds a table."""
 
-    Attributes:
-        title: The name of the format, for messages.
-        suffix: The suffix of its files.
-        names: Returns the names of a file's columns.
-        read: Reads the named columns of a file as an Arrow table. Clients and splits are texts or become texts.
-        take: Reads the named columns of some rows of a file, in ascending order; None: it reads whole files only.
-    """
-
-    title: str
-    suffix: str
-    names: Callable[[Path], list[str]]
+    title: str  # the name of the format, for messages
+    suffix: str  # the suffix of its files
+    names: Callable[[Path], list[str]]  # returns the names of a file's columns
+    # reads the named columns of a file as an Arrow table. Clients and splits are texts or become texts
     read: Callable[[Path, list[str]], Any]
 
+    # reads the named columns of some rows of a file, in ascending order; None: it reads whole files only
     take: Callable[[Path, list[str], np.ndarray], Any] | None = None
 
 
@@ -109,23 +103,14 @@ def load_table(
 
 @dataclass(frozen=True)
 class TableRows:
-    """Reads the features of some rows of files that hold tables.
+    """Reads the features of some rows of files that hold tables."""
 
-    Attributes:
-        files: The files, in the order of their rows.
-        first: (files + 1,) the number of the first row of each file, and the number of all rows.
-        kept: The numbers of the rows of a part among all rows, ascending.
-        form: The format of the files.
-        features: The columns of features.
-        shape: The shape of a sample; None: as stored.
-    """
-
-    files: tuple[SourceFile, ...]
-    first: np.ndarray
-    kept: np.ndarray
-    form: Format
-    features: Features
-    shape: Shape | None
+    files: tuple[SourceFile, ...]  # the files, in the order of their rows
+    first: np.ndarray  # (files + 1,) the number of the first row of each file, and the number of all rows
+    kept: np.ndarray  # the numbers of the rows of a part among all rows, ascending
+    form: Format  # the format of the files
+    features: Features  # the columns of features
+    shape: Shape | None  # the shape of a sample; None: as stored
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         wanted, columns, take = self.kept[rows], list(as_tuple(self.features or ())), self.form.take

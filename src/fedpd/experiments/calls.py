@@ -74,7 +74,6 @@ def build_problem(table: Table, find: Find = refuse_code) -> Problem:
     """Return the problem that a table describes.
 
     Args:
-        table: The [problem] table.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
     made = _call("[problem]", table, PROBLEMS, {}, find)
@@ -85,9 +84,7 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
     """Return the method that a table describes.
 
     Args:
-        table: The table of the method.
         rounds: The rounds of the run, for schedules that end with it.
-        place: The place of the table in the file, for error messages.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
     own = is_reference(table.get("name"))

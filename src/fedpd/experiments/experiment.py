@@ -83,23 +83,14 @@ RUN_KEYS = tuple(field.name for field in fields(RunTable) if field.name not in (
 
 
 class Experiment(NamedTuple):
-    """An experiment, ready to run.
+    """An experiment, ready to run."""
 
-    Attributes:
-        text: The file, word for word.
-        problem: The problem.
-        settings: The [run] table.
-        methods: The methods and their labels.
-        code: The user's own modules that it runs.
-        beside: The folder in which fedpd looks for these modules first.
-    """
-
-    text: str
+    text: str  # the file, word for word
     problem: Problem
-    settings: RunTable
-    methods: tuple[Labelled, ...]
-    code: tuple[Code, ...] = ()
-    beside: Path | None = None
+    settings: RunTable  # the [run] table
+    methods: tuple[Labelled, ...]  # the methods and their labels
+    code: tuple[Code, ...] = ()  # the user's own modules that it runs
+    beside: Path | None = None  # the folder in which fedpd looks for these modules first
 
 
 class Label(NamedTuple):
@@ -110,35 +101,22 @@ class Label(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """The content of a file. To read it, fedpd makes no problem and runs no code of the user's.
+    """The content of a file. To read it, fedpd makes no problem and runs no code of the user's."""
 
-    Attributes:
-        problem: The [problem] table.
-        settings: The [run] table, with names in place of the user's own code.
-        methods: The labels of the methods.
-    """
-
-    problem: Table
-    settings: RunTable
-    methods: tuple[Label, ...]
+    problem: Table  # the [problem] table
+    settings: RunTable  # the [run] table, with names in place of the user's own code
+    methods: tuple[Label, ...]  # the labels of the methods
 
 
 class FoundProblem(NamedTuple):
-    """A problem, and who takes part when methods are tried on it.
+    """A problem, and who takes part when methods are tried on it."""
 
-    Attributes:
-        problem: The [problem] table.
-        run: The keys of the [run] table that say who takes part: participation, cohort, sampling and stragglers.
-        find: Returns the user's own code by its name.
-        code: The user's own modules that the problem runs.
-        beside: The folder in which fedpd looks for modules first.
-    """
-
-    problem: Table
+    problem: Table  # the [problem] table
+    # the keys of the [run] table that say who takes part: participation, cohort, sampling and stragglers
     run: dict[str, Any]
-    find: Find = own_code.refuse_code
-    code: tuple[Code, ...] = ()
-    beside: Path | None = None
+    find: Find = own_code.refuse_code  # returns the user's own code by its name
+    code: tuple[Code, ...] = ()  # the user's own modules that the problem runs
+    beside: Path | None = None  # the folder in which fedpd looks for modules first
 
 
 def load(path: Path, on_code: OnCode | None = None) -> Experiment:
@@ -216,7 +194,6 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
 
     Args:
         source: The path of an experiment file, a name of generated data, or a name of a problem.
-        on_code: Receives one sentence before the user's own code runs.
     """
     if source in DATA:
         return FoundProblem({"name": "penalized_logistic", "data": source}, {})
@@ -250,28 +227,16 @@ def _problem_tables(source: str) -> dict[str, Any]:
 
 
 class FoundComparison(NamedTuple):
-    """A problem and what a comparison of methods on it needs.
+    """A problem and what a comparison of methods on it needs."""
 
-    Attributes:
-        problem: The problem with who takes part, as for other searches.
-        run: The options of `simulate` in the [run] table, with its rounds and seeds.
-        compare: The [compare] table.
-        methods: The tables of the methods by label; a list in them is searched.
-    """
-
-    problem: FoundProblem
-    run: dict[str, Any]
-    compare: Table
-    methods: dict[str, Table]
+    problem: FoundProblem  # the problem with who takes part, as for other searches
+    run: dict[str, Any]  # the options of `simulate` in the [run] table, with its rounds and seeds
+    compare: Table  # the [compare] table
+    methods: dict[str, Table]  # the tables of the methods by label; a list in them is searched
 
 
 def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparison:
-    """Return the problem of an experiment file, its [run] and [compare] tables, and its methods.
-
-    Args:
-        source: The path of an experiment file, a name of generated data, or a name of a problem.
-        on_code: Receives one sentence before the user's own code runs.
-    """
+    """Return the problem of an experiment file, its [run] and [compare] tables, and its methods."""
     if source in (*DATA, *PROBLEMS) or not Path(source).exists():
         return FoundComparison(find_problem(source), {}, {}, {})
     tables = _problem_tables(source)
@@ -304,9 +269,7 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     """Return the experiment that a TOML text describes.
 
     Args:
-        text: The text of the file.
         beside: The folder in which fedpd looks for the user's own modules first; None: only on Python's path.
-        on_code: Receives one sentence before the user's own code runs; None: nothing receives it.
 
     Raises:
         FedpdError: Something in the text is wrong. The message names the place, the value, the rule and the remedy.

@@ -33,27 +33,18 @@ TORCH = "torch"  # the framework of models that are loaded as tensors
 
 
 class Progress(NamedTuple):
-    """A federation as far as it has come.
+    """A federation as far as it has come."""
 
-    Attributes:
-        label: The name of the method in tables and figures.
-        seed: The seed.
-        rounds: The number of rounds when it is finished.
-        history: The rows so far.
-        versions: The versions of the packages at the server.
-        elapsed: The seconds at each row; NaN if they are not known.
-        replies: By the clients' names, the number of the last communication to which each replied; 0 if there is none.
-        by_client: By the clients' names, what each measured at the newest evaluation on its own data, such as
-            test_accuracy; nothing if clients send sums only.
-    """
-
-    label: str
+    label: str  # the name of the method in tables and figures
     seed: int
-    rounds: int
-    history: History
-    versions: Mapping[str, str]
-    elapsed: np.ndarray
+    rounds: int  # the number of rounds when it is finished
+    history: History  # the rows so far
+    versions: Mapping[str, str]  # the versions of the packages at the server
+    elapsed: np.ndarray  # the seconds at each row; NaN if they are not known
+    # by the clients' names, the number of the last communication to which each replied; 0 if there is none
     replies: Mapping[str, int]
+    # by the clients' names, what each measured at the newest evaluation on its own data, such as test_accuracy; nothing
+    # if clients send sums only
     by_client: Mapping[str, Mapping[str, float]]
 
 
@@ -93,9 +84,6 @@ def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mappi
     """Write a model with the structure of its pytree, so that it can be loaded without the user's code.
 
     Args:
-        path: The file.
-        model: The model.
-        spec: The spec of the method.
         framework: TORCH: `read_model` returns tensors; "": arrays.
         meta: Further entries: label, algorithm, seed, rounds, run.
     """
@@ -106,24 +94,17 @@ def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mappi
 
 
 class TrainedModel(NamedTuple):
-    """A model of a federation.
+    """A model of a federation."""
 
-    Attributes:
-        model: The model; its leaves are tensors if it came from a PyTorch module, else arrays.
-        spec: The spec of the method.
-        meta: The other entries of the file.
-    """
-
-    model: Tree
-    spec: Spec
-    meta: Mapping[str, Any]
+    model: Tree  # the model; its leaves are tensors if it came from a PyTorch module, else arrays
+    spec: Spec  # the spec of the method
+    meta: Mapping[str, Any]  # the other entries of the file
 
 
 def read_model(path: Path, like: Tree | None = None) -> TrainedModel:
     """Return the model of a file.
 
     Args:
-        path: The file.
         like: A model of the same structure, if the file cannot describe the model.
     """
     arrays, meta = checkpoint.read(path)

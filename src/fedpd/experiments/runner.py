@@ -45,10 +45,6 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
 def check(plan: Experiment, listen: Listener | None = None) -> None:
     """Plan every method and trace one round of it, so that nothing runs if one of them cannot run.
 
-    Args:
-        plan: The experiment.
-        listen: Receives the label of each method before it is traced.
-
     Raises:
         FedpdError: A method cannot run on the problem. The message names the method.
     """
@@ -72,11 +68,6 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     """Run every method that is not finished yet, with checkpoints, and return the results of all methods.
 
     While a method runs, a thread compiles the programs of the methods after it.
-
-    Args:
-        plan: The experiment.
-        folder: Its run folder.
-        listen: Receives the progress of each method under its label.
 
     Raises:
         FedpdError: Another process runs in the folder, or the folder holds other methods.

@@ -138,8 +138,6 @@ def held_by_agent(data: Ragged | Lazy, double: bool, *, tests: bool = False) -> 
     """Return ragged or lazy data as a problem holds them, in its precision.
 
     Args:
-        data: The data.
-        double: Whether fedpd computes in float64.
         tests: Whether they are test samples, which some agents may lack.
     """
     if not tests:
@@ -204,7 +202,6 @@ def pads(samples: Tree, sizes: np.ndarray) -> bool:
 
     Args:
         samples: The samples of an agent that has some.
-        sizes: (N,) the numbers of samples.
     """
     padded = len(sizes) * int(sizes.max())
     size = sum(leaf[0].nbytes for leaf in jax.tree.leaves(samples))

@@ -20,7 +20,6 @@ def largest_gram(
 
     Args:
         features: The features of each agent, (n_i, ...).
-        scale: (N,) the weights of the agents.
         divisor: 255 for features of uint8, else 1.
         constant: The numbers in a further column c; 0: there is no such column.
         more: A number that is added before the weight of an agent multiplies the sum.

@@ -150,9 +150,7 @@ def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> 
     """Refuse scores of a wrong shape, and tokens without a score.
 
     Args:
-        data: The data.
         found: The shape of one sample's scores; None: not known.
-        padding: The number that marks positions without a token.
     """
     (length,) = data.target_shape
     if found is not None and (len(found) != 2 or found[0] != length):

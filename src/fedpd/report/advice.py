@@ -240,9 +240,6 @@ def scaled_setting(label: str) -> Path:
     The function makes the method by its rule with the factors 1 and 2, and compares the settings. If several settings
     double or halve, it returns the outermost.
 
-    Args:
-        label: A label of `algorithms.variants()`.
-
     Examples:
         >>> from fedpd.report.advice import scaled_setting
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
@@ -254,12 +251,7 @@ def scaled_setting(label: str) -> Path:
 
 
 def step_text(label: str, table: Mapping[str, Any]) -> str:
-    """Return the step size of a method's table by its own symbol, such as "eta = 1.4".
-
-    Args:
-        label: The label of the method in `algorithms.variants()`.
-        table: The method as a table of an experiment file.
-    """
+    """Return the step size of a method's table by its own symbol, such as "eta = 1.4"."""
     *outer, last = scaled_setting(label)
     spec = build_algorithm(table, rounds=1).spec  # a table leaves out settings that have their default
     for key in outer:

@@ -25,33 +25,20 @@ from fedpd.report.tables import markdown_table, text_table
 
 
 class Sizes(NamedTuple):
-    """The messages and the memory of a method, in multiples of the model.
+    """The messages and the memory of a method, in multiples of the model."""
 
-    Attributes:
-        up: Sent by an agent in a round.
-        down: Received by an agent in a round.
-        agent: Kept by an agent.
-        server: Kept by the server.
-    """
-
-    up: float
-    down: float
-    agent: float
-    server: float
+    up: float  # sent by an agent in a round
+    down: float  # received by an agent in a round
+    agent: float  # kept by an agent
+    server: float  # kept by the server
 
 
 class WorkPerRound(NamedTuple):
-    """The work of an agent with n samples in a round, as the mean over ROUNDS rounds.
+    """The work of an agent with n samples in a round, as the mean over ROUNDS rounds."""
 
-    Attributes:
-        updates: Local steps.
-        full: Sample gradients per sample of the agent, from full gradients.
-        single: Further sample gradients. Together these are full n + single.
-    """
-
-    updates: float
-    full: float
-    single: float
+    updates: float  # local steps
+    full: float  # sample gradients per sample of the agent, from full gradients
+    single: float  # further sample gradients. Together these are full n + single
 
     def __str__(self) -> str:
         terms = [f"{self.full:g} n" if self.full != 1 else "n"] if self.full else []

@@ -512,17 +512,11 @@ PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, s
 
 
 class Written(NamedTuple):
-    """The files that `write_report` wrote, and the finding.
+    """The files that `write_report` wrote, and the finding."""
 
-    Attributes:
-        finding: The first sentence of the page.
-        page: The path of the page.
-        others: The paths of figures and CSV files.
-    """
-
-    finding: str
-    page: Path
-    others: list[Path]
+    finding: str  # the first sentence of the page
+    page: Path  # the path of the page
+    others: list[Path]  # the paths of figures and CSV files
 
 
 def write_report(

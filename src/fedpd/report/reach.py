@@ -27,22 +27,15 @@ USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
 
 
 class Reached(NamedTuple):
-    """The costs of a method to reach a target and to stay there.
+    """The costs of a method to reach a target and to stay there."""
 
-    Attributes:
-        seeds: The number of seeds that reached it and stayed.
-        costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
-        best: The best value of the seed whose best value is the worst; NaN if no value is finite.
-        at: The communications of that seed at that value.
-        work: The sample gradients of all agents per communication; see `local_work`.
-        improved: Whether that value is better than the one at the start. It may be so before any communication.
-    """
-
-    seeds: int
+    seeds: int  # the number of seeds that reached it and stayed
+    # mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it
     costs: dict[str, tuple[float, float, float]] | None
-    best: float
-    at: float
-    work: float = float("nan")
+    best: float  # the best value of the seed whose best value is the worst; NaN if no value is finite
+    at: float  # the communications of that seed at that value
+    work: float = float("nan")  # the sample gradients of all agents per communication; see `local_work`
+    # whether that value is better than the one at the start. It may be so before any communication
     improved: bool = False
 
 

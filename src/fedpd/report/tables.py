@@ -50,13 +50,9 @@ def text_table(
     """Return a table for a terminal.
 
     Args:
-        title: The title above it.
-        headings: The headings of the columns.
-        rows: The cells.
         right: The headings of the columns that are aligned to the right.
         whole: Those of the columns that are never broken into lines.
         fold: Those of the columns whose words may be broken.
-        caption: The text below it.
     """
     table = PrintedTable(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in headings:

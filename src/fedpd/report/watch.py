@@ -110,14 +110,7 @@ POINTS = 400  # of a curve
 
 
 def watch(folder: Path, console: Console, *, once: bool = False, every: float = 1.0) -> None:
-    """Show a run folder until the run is finished or Ctrl-C is pressed.
-
-    Args:
-        folder: The run folder.
-        console: The terminal.
-        once: Whether to show the current state and return.
-        every: The refresh interval in seconds.
-    """
+    """Show a run folder until the run is finished or Ctrl-C is pressed."""
     record = read(folder)
     if once or record.finished:
         console.print(view(record, console.width))
@@ -217,14 +210,7 @@ FILES = {"live.js": "text/javascript", "page.css": "text/css"}
 
 
 def serve(folder: Path, host: str, port: int, every: float) -> None:
-    """Serve the live page of a run folder until Ctrl-C.
-
-    Args:
-        folder: The folder.
-        host: The address on which it listens.
-        port: The port.
-        every: The refresh interval in seconds.
-    """
+    """Serve the live page of a run folder until Ctrl-C."""
     check_served(folder)
     try:
         with suppress(KeyboardInterrupt):
@@ -246,9 +232,6 @@ def server(find: FindState, host: str, port: int, every: float) -> "uvicorn.Serv
 
     Args:
         find: Returns what the page shows now, as `state` does.
-        host: The address on which it listens.
-        port: The port.
-        every: The refresh interval in seconds.
     """
     with extra("web", "The live page"):
         import uvicorn

@@ -24,15 +24,10 @@ from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
 
 
 class Item(NamedTuple):
-    """A figure, table or claim of the paper.
+    """A figure, table or claim of the paper."""
 
-    Attributes:
-        title: A description of the item.
-        run: The function that measures it.
-    """
-
-    title: str
-    run: Callable[[Session], Findings]
+    title: str  # a description of the item
+    run: Callable[[Session], Findings]  # the function that measures it
 
 
 ITEMS: dict[str, Item] = {  # in the order of the paper; figures have the numbers of the journal version

@@ -33,37 +33,22 @@ PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Session(NamedTuple):
-    """The folder, the data and the progress function of a reproduction.
+    """The folder, the data and the progress function of a reproduction."""
 
-    Attributes:
-        folder: The folder for results and runs.
-        on_progress: Called with the progress.
-        data: The user's handwriting data, for Figures 3 to 5.
-    """
-
-    folder: Path
-    on_progress: StepFunction
-    data: Path | None = None
+    folder: Path  # the folder for results and runs
+    on_progress: StepFunction  # called with the progress
+    data: Path | None = None  # the user's handwriting data, for Figures 3 to 5
 
 
 class Findings(NamedTuple):
-    """The results of an item.
+    """The results of an item."""
 
-    Attributes:
-        checks: The comparisons that its verdict follows from.
-        scale: The size of the runs, if it differs from the paper's.
-        figure: Its figure.
-        table: More numbers, headings first.
-        against: What the checks compare with: "published", or "expected" if nothing was published.
-        shown: The runs that the figure shows, if it shows runs.
-    """
-
-    checks: list[Check]
-    scale: str = ""
+    checks: list[Check]  # the comparisons that its verdict follows from
+    scale: str = ""  # the size of the runs, if it differs from the paper's
     figure: Figure | None = None
-    table: Rows = ()
-    against: str = "published"
-    shown: Sequence[Result] = ()
+    table: Rows = ()  # more numbers, headings first
+    against: str = "published"  # what the checks compare with: "published", or "expected" if nothing was published
+    shown: Sequence[Result] = ()  # the runs that the figure shows, if it shows runs
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:
@@ -78,9 +63,6 @@ def run_file(
     """Run an item's experiment file, or resume it, and return the experiment and its results by label.
 
     Args:
-        session: The session.
-        name: The name of the file.
-        values: Values for the placeholders of the file.
         into: The name of the run folder, if a file is run with several values.
 
     Raises:

@@ -236,11 +236,7 @@ def advise(
 
 
 def feature_sizes(problem: Problem) -> tuple[float, float] | None:
-    """Return the smallest and the largest root mean square of a feature, without those that are 0; None: no features.
-
-    Args:
-        problem: A classification problem, or logistic regression.
-    """
+    """Return the smallest and the largest root mean square of a feature, without those of 0; None: no features."""
     x = problem.data.get("x") if isinstance(problem.data, dict) else None
     x = problem.data if is_penalized_logistic(problem) else x
     if x is None or x.dtype.kind != "f" or x.ndim < 3:
@@ -272,10 +268,7 @@ def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], 
     """Return trials with eta = 1/L, 1/(4L) and so on, up to the first that makes progress.
 
     Args:
-        failed: The setting with an eta that failed.
         L: The smoothness where the trials went.
-        trial: Runs a setting.
-        epsilon: The target.
     """
     eta, trials = failed.table["eta"], list[Setting]()
     for _ in range(RETRIES):

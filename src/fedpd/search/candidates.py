@@ -42,27 +42,16 @@ SAME_KEYS = (*WORK, "momentum", "weight_decay", "clip")  # of `oracles.sgd` and 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """The work of an agent in a round: Q steps, or passes over its own samples. All methods of a comparison do this.
+    """The work of an agent in a round: Q steps, or passes over its own samples. All methods of a comparison do this."""
 
-    Attributes:
-        batch: Samples per step; None: all samples of the agent.
-        iterations: Q, the local steps; None: they follow from `epochs`.
-        epochs: Passes over the agent's samples; None: the steps are `iterations`.
-        decay: The factor on the step size from one round to the next.
-        momentum: Of the local steps; it starts again in every round.
-        weight_decay: The weight of the model in its gradient.
-        clip: The largest norm of a local gradient; None: any.
-        steps: The local steps of a round, the mean over agents.
-    """
-
-    batch: int | None
-    iterations: int | None
-    epochs: int | None
-    decay: float
-    momentum: float
-    weight_decay: float
-    clip: float | None
-    steps: float
+    batch: int | None  # samples per step; None: all samples of the agent
+    iterations: int | None  # Q, the local steps; None: they follow from `epochs`
+    epochs: int | None  # passes over the agent's samples; None: the steps are `iterations`
+    decay: float  # the factor on the step size from one round to the next
+    momentum: float  # of the local steps; it starts again in every round
+    weight_decay: float  # the weight of the model in its gradient
+    clip: float | None  # the largest norm of a local gradient; None: any
+    steps: float  # the local steps of a round, the mean over agents
 
     @property
     def words(self) -> str:
@@ -109,16 +98,8 @@ def make_work(
     """Return the local work of a comparison.
 
     Args:
-        problem: The problem.
         smooth: Whether full gradients are the usual choice if nothing is given, because the criterion is the
             stationarity; otherwise the usual choice is one pass in batches.
-        batch: Samples per step; None: all of them, or BATCH with `epochs`.
-        iterations: The local steps; None: by `epochs`.
-        epochs: Passes over each agent's own samples; None: by `iterations`.
-        decay: The factor on the step size from one round to the next.
-        momentum: Of the local steps.
-        weight_decay: The weight of the model in its gradient.
-        clip: The largest norm of a local gradient.
     """
     if iterations is not None and epochs is not None:
         refuse("epochs", epochs, f"iterations = {iterations} is given too", "Give one of them")
@@ -138,17 +119,11 @@ def make_work(
 
 
 class Axis(NamedTuple):
-    """The values of one setting: a list, or a ladder without ends whose rungs are a factor of sqrt(2) apart.
+    """The values of one setting: a list, or a ladder without ends whose rungs are a factor of sqrt(2) apart."""
 
-    Attributes:
-        first: The value with which a search begins.
-        values: The list; None: a ladder.
-        below_one: Whether the ladder is of 1 - value, as for momentum.
-    """
-
-    first: Any
-    values: tuple[Any, ...] | None = None
-    below_one: bool = False
+    first: Any  # the value with which a search begins
+    values: tuple[Any, ...] | None = None  # the list; None: a ladder
+    below_one: bool = False  # whether the ladder is of 1 - value, as for momentum
 
     @property
     def start(self) -> int:
@@ -174,18 +149,12 @@ class Axis(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A method to search and compare.
+    """A method to search and compare."""
 
-    Attributes:
-        label: Its name in tables and figures.
-        build: Returns the method with values of the settings, by the names of the axes.
-        axes: The settings to search; {}: nothing.
-        around: Returns the method as it runs, with the mean of the comparison.
-    """
-
-    label: str
-    build: Builder
-    axes: dict[str, Axis]
+    label: str  # its name in tables and figures
+    build: Builder  # returns the method with values of the settings, by the names of the axes
+    axes: dict[str, Axis]  # the settings to search; {}: nothing
+    # returns the method as it runs, with the mean of the comparison
     around: Callable[[Method], Method] = lambda method: method
 
     def method(self, places: Sequence[int]) -> Method:
@@ -260,8 +229,6 @@ def make_candidates(methods: Sequence[str] | Listed, setting: Setting, own_work:
     """Return the methods of a comparison.
 
     Args:
-        methods: Names, or functions, methods and tables by their labels.
-        setting: What they are made for.
         own_work: Whether a name without a rule for any local work may bring its own, that of its card.
 
     Raises:
@@ -452,11 +419,8 @@ def _with_work(
     """Return a method with the local work of the comparison, and values of the settings that are searched.
 
     Args:
-        factory: The method's factory.
-        setting: What it is made for.
         given: The local work, if the method takes it as arguments of its own, not as an oracle.
         weight: The argument that is eta or 1/eta, if there is one.
-        point: The values of the settings.
     """
     parameters, work, arguments = inspect.signature(factory).parameters, setting.work, dict(given)
     if "cohort" in parameters:

@@ -29,33 +29,20 @@ MOST_POINTS = 100_000  # fedpd makes the method of every point before it runs an
 
 
 class Group(NamedTuple):
-    """Points that run at once, as variants of one program.
+    """Points that run at once, as variants of one program."""
 
-    Attributes:
-        members: The positions of the points in the grid.
-        methods: Their methods, which differ in numbers only; those that all of them share are static.
-        some: The forms of these methods for partial participation.
-        options: The participation and the stragglers of these points, if the grid has them.
-    """
-
-    members: list[int]
-    methods: list[Method]
-    some: list[Method]
-    options: Point
+    members: list[int]  # the positions of the points in the grid
+    methods: list[Method]  # their methods, which differ in numbers only; those that all of them share are static
+    some: list[Method]  # the forms of these methods for partial participation
+    options: Point  # the participation and the stragglers of these points, if the grid has them
 
 
 class PreparedGrid(NamedTuple):
-    """A grid, ready to run.
-
-    Attributes:
-        points: The points.
-        methods: The method of each point.
-        groups: The groups of points that run at once.
-    """
+    """A grid, ready to run."""
 
     points: list[Point]
-    methods: list[Method]
-    groups: list[Group]
+    methods: list[Method]  # the method of each point
+    groups: list[Group]  # the groups of points that run at once
 
 
 def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:

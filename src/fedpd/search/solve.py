@@ -102,14 +102,7 @@ def memory_for(problem: Problem, room: float = ROOM) -> int:
 def check_everyone(
     participation: Any = 1.0, stragglers: float = 0.0, cohort: int | None = None, sampling: str = "uniform"
 ) -> None:
-    """Refuse partial participation and stragglers: only with all agents does FedPD-M scale variables and descend.
-
-    Args:
-        participation: Who takes part in a round, as for `simulate`.
-        stragglers: The probability that an agent does only some of its local steps in a round.
-        cohort: The number of agents in a round; None: `participation` says who takes part.
-        sampling: How a cohort is drawn.
-    """
+    """Refuse partial participation and stragglers: only with all agents does FedPD-M scale variables and descend."""
     rule, remedy = "solve needs all agents, with all their steps, in every round", "Leave it out, or use fedpd advise"
     if np.any(as_array(participation, "participation", remedy) != 1):
         refuse("participation", participation, rule, remedy)

@@ -45,29 +45,17 @@ METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAF
 
 
 class Task(NamedTuple):
-    """The problem, the target and the tries that all methods share.
+    """The problem, the target and the tries that all methods share."""
 
-    Attributes:
-        problem: The problem of the tries, whose test samples are validation samples if those decide.
-        whole: The problem with all its samples.
-        L: The smoothness.
-        criterion: The column and the target.
-        rounds: The rounds of a try.
-        scales: The factors on the rules.
-        seeds: The seeds.
-        grid: Other settings to try.
-        options: The options of `simulate`.
-    """
-
-    problem: Problem
-    whole: Problem
-    L: float
-    criterion: Criterion
-    rounds: int
-    scales: Sequence[float]
+    problem: Problem  # the problem of the tries, whose test samples are validation samples if those decide
+    whole: Problem  # the problem with all its samples
+    L: float  # the smoothness
+    criterion: Criterion  # the column and the target
+    rounds: int  # the rounds of a try
+    scales: Sequence[float]  # the factors on the rules
     seeds: Sequence[int]
-    grid: Grid
-    options: dict[str, Any]
+    grid: Grid  # other settings to try
+    options: dict[str, Any]  # the options of `simulate`
 
 
 @typed

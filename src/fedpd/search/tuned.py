@@ -183,34 +183,21 @@ def steps_shown(progress: bool | StepFunction | None) -> Iterator[StepFunction]:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """The part of a comparison that all methods share.
+    """The part of a comparison that all methods share."""
 
-    Attributes:
-        problem: The problem, with all its samples.
-        criterion: What decides between settings.
-        rounds: The rounds of every run.
-        seeds: The seeds of the tries.
-        options: The options of `simulate`.
-        work: The arguments of `make_work`: batch, iterations, epochs and so on; None: the usual ones.
-        budget: The most tries of a method.
-        validation: The share of the samples that judge; None: the usual one.
-        ranges: Lists of values by the name of a setting.
-        L: The smoothness; None: it is measured if a method needs it.
-        folder: Where the tries are kept, so that the same call goes on after an interruption; None: nowhere.
-        weights: "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean.
-    """
-
-    problem: Problem
-    criterion: Criterion
-    rounds: int
-    seeds: tuple[int, ...]
-    options: dict[str, Any]
-    work: dict[str, Any]
-    budget: int
-    validation: float | None
-    ranges: Mapping[str, Any]
-    L: float | None
+    problem: Problem  # the problem, with all its samples
+    criterion: Criterion  # what decides between settings
+    rounds: int  # the rounds of every run
+    seeds: tuple[int, ...]  # the seeds of the tries
+    options: dict[str, Any]  # the options of `simulate`
+    work: dict[str, Any]  # the arguments of `make_work`: batch, iterations, epochs and so on; None: the usual ones
+    budget: int  # the most tries of a method
+    validation: float | None  # the share of the samples that judge; None: the usual one
+    ranges: Mapping[str, Any]  # lists of values by the name of a setting
+    L: float | None  # the smoothness; None: it is measured if a method needs it
+    # where the tries are kept, so that the same call goes on after an interruption; None: nowhere
     folder: Path | None = None
+    # "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean
     weights: Literal["samples"] | None = None
 
     @property
@@ -295,10 +282,7 @@ def tune_equally(
     """Tune every method with the same local work and budget, and run its best setting on all training samples.
 
     Args:
-        plan: What the methods share.
-        methods: The methods, as `fedpd.compare` describes them.
         seeds: The seeds of the runs with the best setting.
-        progress: Whether to show a bar, or a function of (method, runs done, runs in all).
     """
     candidates = plan.candidates(methods)
     judge = plan.judge()

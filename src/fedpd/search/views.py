@@ -143,7 +143,6 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
     """Draw the tries of each method: the communications to the target, or the value at the end if there is none.
 
     Args:
-        tuned: The tries of each method.
         target: The value to reach, for the label of the axis.
         rounds: The rounds of each try, for the note about gaps.
     """

@@ -28,29 +28,17 @@ FILE = "answers.json"
 
 
 class KnownAnswer(NamedTuple):
-    """Known facts about a problem of the suite.
+    """Known facts about a problem of the suite."""
 
-    Attributes:
-        agents: N.
-        dimension: d.
-        samples: M, all samples.
-        value: f*, the value at the minimum.
-        stationarity: ||grad f||^2 at the minimum that was found, relative to the start's.
-        smallest: The smallest eigenvalue of the mean Hessian at the minimum.
-        largest: The largest eigenvalue there.
-        dissimilarity: max_i ||H_i - H|| there, relative to the largest eigenvalue.
-        negative: The smallest eigenvalue of any H_i at the start or at the minimum, if it is negative; 0 otherwise.
-    """
-
-    agents: int
-    dimension: int
-    samples: int
-    value: float
-    stationarity: float
-    smallest: float
-    largest: float
-    dissimilarity: float
-    negative: float
+    agents: int  # N
+    dimension: int  # d
+    samples: int  # M, all samples
+    value: float  # f*, the value at the minimum
+    stationarity: float  # ||grad f||^2 at the minimum that was found, relative to the start's
+    smallest: float  # the smallest eigenvalue of the mean Hessian at the minimum
+    largest: float  # the largest eigenvalue there
+    dissimilarity: float  # max_i ||H_i - H|| there, relative to the largest eigenvalue
+    negative: float  # the smallest eigenvalue of any H_i at the start or at the minimum, if it is negative; 0 otherwise
 
     @property
     def condition(self) -> float:
@@ -66,11 +54,7 @@ def known() -> dict[str, KnownAnswer]:
 
 
 def find(problem: Problem) -> KnownAnswer:
-    """Compute the facts of a problem; it takes seconds and the room of N Hessians.
-
-    Args:
-        problem: A smooth problem.
-    """
+    """Compute the facts of a problem; it takes seconds and the room of N Hessians."""
     with scope(problem.double):
         start, unravel = ravel_pytree(problem.start)
         each = _functions(problem, unravel)

@@ -32,17 +32,11 @@ class Rival(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One method and its best rival on a problem, for one cost.
-
-    Attributes:
-        problem: The problem.
-        own: What the method spent; infinite where it failed.
-        rival: The best of the other methods.
-    """
+    """One method and its best rival on a problem, for one cost."""
 
     problem: str
-    own: float
-    rival: Rival
+    own: float  # what the method spent; infinite where it failed
+    rival: Rival  # the best of the other methods
 
     @property
     def factor(self) -> float:
@@ -53,12 +47,7 @@ class Row(NamedTuple):
 
 
 def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
-    """Return the cells of a budget, of those methods only that were run on all problems that there are cells of.
-
-    Args:
-        cells: Results.
-        budget: The tuning budget.
-    """
+    """Return the cells of a budget, of those methods only that were run on all problems that there are cells of."""
     own = [cell for cell in cells if cell.budget == budget]
     problems: dict[str, set[str]] = {}
     for cell in own:
@@ -71,7 +60,6 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
     """Return cells of a budget, and the methods that had a smaller one, because they were not run with this one.
 
     Args:
-        cells: Results.
         budget: The tuning budget. A method that was not run with it on all problems is judged by the largest budget
             below it with which it was.
     """
@@ -85,14 +73,7 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
 
 
 def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Row]:
-    """Return what a method and the best of the others spent on each problem.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        cost: A name of `COSTS`.
-        budget: The tuning budget of the others.
-    """
+    """Return what a method and the best of the others spent on each problem."""
     problems, methods, spent = costs_of(cells, cost, budget)
     at = methods.index(method)
     others = np.delete(spent, at, axis=1)
@@ -105,13 +86,7 @@ def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> 
 
 
 def summary_markdown(cells: Sequence[Cell], budgets: Sequence[int], cost: str) -> str:
-    """Return a table with one row per method: on how many problems it is best, within twice the best, and solves.
-
-    Args:
-        cells: Results.
-        budgets: The tuning budgets, a group of columns each.
-        cost: A name of `COSTS`.
-    """
+    """Return a table with one row per method: on how many problems it is best, within twice the best, and solves."""
     counts: dict[str, dict[int, str]] = {}
     for budget in budgets:
         judged, smaller = tuned_at_most(cells, budget)
@@ -129,13 +104,7 @@ def summary_markdown(cells: Sequence[Cell], budgets: Sequence[int], cost: str) -
 
 
 def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) -> str:
-    """Return a table with one row per problem: what a method spent, and the best rival in vectors of each budget.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        budgets: The tuning budgets of the rivals.
-    """
+    """Return a table with one row per problem: what a method spent, and the best rival in vectors of each budget."""
     rows = {budget: against_best(tuned_at_most(cells, budget)[0], method, "vectors", budget) for budget in budgets}
     own = {cell.problem: cell for cell in cells if cell.method == method and cell.budget == budgets[0]}
     heads = [f"best rival, {budget} tries" if budget else "best rival, untuned" for budget in budgets]
@@ -153,14 +122,7 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
 
 
 def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[str]:
-    """Return one sentence per problem on which a method is not within twice its best rival.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        cost: A name of `COSTS`.
-        budget: The tuning budget of the rivals.
-    """
+    """Return one sentence per problem on which a method is not within twice its best rival."""
     sentences = []
     for row in against_best(tuned_at_most(cells, budget)[0], method, cost, budget):
         if row.factor <= 2 or np.isnan(row.factor):
@@ -176,12 +138,7 @@ FEW = ("quadratic-equal-1e4", "ridge-diabetes", "logistic-cancer", "softmax-digi
 
 
 def main(file: str, docs: str) -> None:
-    """Write the figures, and the measured parts of all pages and of the README beside the folder.
-
-    Args:
-        file: The file of results.
-        docs: The folder of the documentation.
-    """
+    """Write the figures, and the measured parts of all pages and of the README beside the folder."""
     cells, folder = read_cells(Path(file)), Path(docs)
     for budget in BUDGETS:
         figure = profile_figure(tuned_at_most(cells, budget)[0], budget)
@@ -197,7 +154,6 @@ def made(cells: Sequence[Cell], name: str) -> str:
     """Return a measured part of a page.
 
     Args:
-        cells: Results.
         name: "headline", "brief", "summary", "rivals", "far", "few", "few NUMBER" of methods, or "COST BUDGET", e.g.
             "vectors 64".
     """
@@ -216,11 +172,7 @@ def made(cells: Sequence[Cell], name: str) -> str:
 
 
 def headline(cells: Sequence[Cell]) -> str:
-    """Return a list with one sentence per budget: how solve, untuned, compares with all others.
-
-    Args:
-        cells: Results.
-    """
+    """Return a list with one sentence per budget: how solve, untuned, compares with all others."""
     measured = len({cell.problem for cell in cells})
     lines = [] if measured == len(PROBLEMS) else [f"- Measured so far: {measured} of {len(PROBLEMS)} problems.\n"]
     for budget in (budget for budget in BUDGETS if budget <= largest_budget(cells)):
@@ -238,11 +190,7 @@ def headline(cells: Sequence[Cell]) -> str:
 
 
 def brief(cells: Sequence[Cell]) -> str:
-    """Return one item of a list: solve, untuned, against all others at their best.
-
-    Args:
-        cells: Results.
-    """
+    """Return one item of a list: solve, untuned, against all others at their best."""
     budget = largest_budget(cells)
     own, smaller = tuned_at_most(cells, budget)
     rows = against_best(own, SOLVE, "vectors", budget)
@@ -279,7 +227,6 @@ def few_markdown(cells: Sequence[Cell], most: int | None = None) -> str:
     """Return a table of communications on a few problems, untuned and tuned, one row per method.
 
     Args:
-        cells: Results.
         most: The most methods: those with the fewest communications on these problems. None: all.
     """
     found = {(cell.method, cell.problem, cell.budget): cell.communications for cell in cells}

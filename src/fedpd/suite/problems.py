@@ -46,10 +46,6 @@ def bundled_module() -> Any:
 def bundled(name: str, **options: Any) -> Table:
     """Return one of the data sets that scikit-learn brings along, as it is.
 
-    Args:
-        name: "breast_cancer", "diabetes", "digits" or "wine".
-        **options: As of scikit-learn's function, e.g. scaled=False for diabetes.
-
     Raises:
         FedpdError: scikit-learn cannot be imported.
     """
@@ -77,8 +73,6 @@ def generated(kind: str, samples: int, features: int) -> Table:
     Args:
         kind: "regression" (the linear function plus noise), "outliers" (one in ten is off by 10), "binary" (its sign,
             which noise flips), or "counts" (Poisson with its exponential as the mean).
-        samples: n.
-        features: D.
     """
     rng = np.random.default_rng(0)
     basis = _basis(rng, features)
@@ -198,10 +192,7 @@ def with_largest_curvature(table: Table, rows: Rows, second: float, l2: float) -
     """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second].
 
     Args:
-        table: Features.
-        rows: The rows of each agent.
         second: The largest second derivative of the loss in x^T a.
-        l2: The weight of the penalty.
     """
     return Answer(smoothness=second * max(gram_eigenvalue(table.x[own]) / len(own) for own in rows) + l2)
 
@@ -310,9 +301,7 @@ def phase_retrieval(dimension: int, samples: int, agents: int) -> Problem:
     """Return phase retrieval ((a^T x)^2 - y)^2/4 from noiseless squares y = (a^T z)^2: f* = 0 at x = z and x = -z.
 
     Args:
-        dimension: d.
         samples: All samples; agents have equal parts, whose vectors a are stretched along one axis of each agent's own.
-        agents: N.
     """
     rng = np.random.default_rng(0)
     hidden = rng.standard_normal(dimension) / np.sqrt(dimension)
@@ -327,14 +316,7 @@ def phase_retrieval(dimension: int, samples: int, agents: int) -> Problem:
 
 
 def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
-    """Return a network with one hidden layer of tanh units and softmax cross entropy, with full gradients.
-
-    Args:
-        table: Features and labels 0 to K - 1.
-        rows: The rows of each agent.
-        width: Hidden units.
-        l2: The weight of ||model||^2/2.
-    """
+    """Return a network with one hidden layer of tanh units and softmax cross entropy, with full gradients."""
     rng, features, classes = np.random.default_rng(0), table.x.shape[1], int(table.y.max()) + 1
     start = {
         "inner": rng.standard_normal((features, width)) / np.sqrt(features),
@@ -515,9 +497,5 @@ PROBLEMS: dict[str, SuiteProblem] = {entry.name: entry for entry in _ALL}
 
 
 def make(name: str) -> Problem:
-    """Return the problem of this name, which it also carries.
-
-    Args:
-        name: A key of `PROBLEMS`.
-    """
+    """Return the problem of this name, which it also carries."""
     return replace(PROBLEMS[choice("problem", name, PROBLEMS)].make(), name=name)

@@ -92,29 +92,17 @@ Solver = Callable[[Problem, float], Run]  # (problem, the stationarity to reach)
 
 
 class Cell(NamedTuple):
-    """The result of a method on a problem.
+    """The result of a method on a problem."""
 
-    Attributes:
-        problem: The problem's name.
-        method: The method's label.
-        budget: How many settings it could try; 0: its own rule.
-        communications: The fewest of any try until the target; infinite where none reached it.
-        vectors: The fewest vectors of the model's size that an agent sent and received until then.
-        bytes: The fewest bytes that an agent sent and received until then.
-        gradients: The fewest gradients of all samples until then.
-        stationarity: The smallest relative to the start's that any try reached.
-        seconds: How long all budgets of this run took together.
-    """
-
-    problem: str
-    method: str
-    budget: int
-    communications: float
-    vectors: float
-    bytes: float
-    gradients: float
-    stationarity: float
-    seconds: float
+    problem: str  # the problem's name
+    method: str  # the method's label
+    budget: int  # how many settings it could try; 0: its own rule
+    communications: float  # the fewest of any try until the target; infinite where none reached it
+    vectors: float  # the fewest vectors of the model's size that an agent sent and received until then
+    bytes: float  # the fewest bytes that an agent sent and received until then
+    gradients: float  # the fewest gradients of all samples until then
+    stationarity: float  # the smallest relative to the start's that any try reached
+    seconds: float  # how long all budgets of this run took together
 
 
 def default_methods() -> list[str]:
@@ -147,12 +135,8 @@ def run_suite(
         file: One JSON object per line: first the settings, then a cell each, written as soon as it is there.
         methods: Labels of `algorithms.variants()`, `SOLVE`, or names of `solvers`; None: `default_methods`, `SOLVE` and
             all solvers.
-        problems: Names of `PROBLEMS`; None: all.
-        budgets: Which of 0, 8 and 64 runs.
-        rounds: The rounds of a run, at most.
         solvers: Functions that solve a problem with nothing to tune, by name; they are run once, whatever the budget.
         again: Whether to drop the cells that the file has for these methods, problems and budgets, and run them anew.
-        progress: A function of (what, cells done, cells in all).
 
     Returns:
         All cells of these methods, problems and budgets.
@@ -201,9 +185,6 @@ def rule_smoothness(problem: Problem) -> float:
     """Return the L of the methods' own rules: the known one, else the largest curvature at the start, a lower bound.
 
     The published results were measured with it. `theory.smoothness` also looks at models near the start.
-
-    Args:
-        problem: A problem of the suite.
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
