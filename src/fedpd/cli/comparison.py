@@ -6,13 +6,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import typer
-
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.base.interrupts import CODE, in_order
 from fedpd.base.saved import FILE
 from fedpd.cli.arguments import method_names
-from fedpd.cli.terminal import console, new_folder, say, show_lines, steps, write
+from fedpd.cli.terminal import console, interruptible, new_folder, say, show_lines, steps, write
 from fedpd.experiments import calls, experiment
 from fedpd.experiments.experiment import FoundComparison
 from fedpd.experiments.own_code import explain_errors
@@ -51,19 +48,15 @@ def run(source: str, methods: str, given: dict[str, Any], out: Path | None, over
     _prepare(folder, overwrite)
     with explain_errors(found.problem.code):
         problem = calls.build_problem(found.problem.problem, found.problem.find)
-        try:
-            with in_order() as check_interrupt, steps() as display:
+        again = " ".join(one for one in sys.argv[1:] if one != "--overwrite")
+        again += "" if out is not None else f" --out {folder}"
+        with interruptible(f"Interrupted. Continue: fedpd {again}") as check_interrupt, steps() as display:
 
-                def show(what: str, done: int, total: int) -> None:
-                    check_interrupt()
-                    display("comparison", done, total)
+            def show(what: str, done: int, total: int) -> None:
+                check_interrupt()
+                display("comparison", done, total)
 
-                result = compare(problem, chosen, folder=folder, progress=show, **options)
-        except KeyboardInterrupt:
-            again = " ".join(one for one in sys.argv[1:] if one != "--overwrite")
-            again += "" if out is not None else f" --out {folder}"
-            show_lines(f"Interrupted. Continue: fedpd {again}")
-            raise typer.Exit(CODE) from None
+            result = compare(problem, chosen, folder=folder, progress=show, **options)
     _show(result, folder)
     _write_tuned(result, found, options, folder)
     page(result, problem, name=comparison_title(result)).save(folder / "report.html")

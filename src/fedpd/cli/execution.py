@@ -6,16 +6,14 @@ from pathlib import Path
 from string import Template
 
 import numpy as np
-import typer
 from rich.text import Text
 
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.checks import choice, count, positive
-from fedpd.base.interrupts import CODE, in_order
 from fedpd.base.progress import Event, plain_lines, terminal_bars
 from fedpd.base.value import parts_of
-from fedpd.cli.terminal import console, say, show_lines
+from fedpd.cli.terminal import console, interruptible, say, show_lines
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
 
@@ -64,11 +62,7 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
     )
     for note in batch_notes(plan):
         say(f"note: {note}")
-    try:
-        results = _with_bars(plan, folder)
-    except KeyboardInterrupt:
-        show_lines(f"Interrupted. Resume it: fedpd resume {folder}")
-        raise typer.Exit(CODE) from None
+    results = _with_bars(plan, folder)
     for result in results:
         for outcome in result.runs:
             if outcome.diverged is not None:
@@ -98,7 +92,8 @@ def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
     asked = dict.fromkeys([*(plan.settings.until or {}), "test_accuracy", "central_accuracy"])
     columns = [name for name in asked if name != "stationarity"]
     bars = terminal_bars(console, labels, plan.settings.rounds)
-    with in_order() as check_interrupt, bars if console.is_terminal else plain_lines(show_lines, columns) as listen:
+    interrupted = interruptible(f"Interrupted. Resume it: fedpd resume {folder}")
+    with interrupted as check_interrupt, bars if console.is_terminal else plain_lines(show_lines, columns) as listen:
 
         def show(event: Event) -> None:
             check_interrupt()

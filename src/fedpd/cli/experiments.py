@@ -8,12 +8,6 @@ import typer
 from fedpd.cli.arguments import Out, Overwrite
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (compare, run, resume):
-        app.command(rich_help_panel="Compare and run")(command)
-
-
 def compare(
     source: Annotated[
         str | None,
@@ -29,9 +23,7 @@ def compare(
             show_default=False,
         ),
     ] = "",
-    criterion: Annotated[
-        str, typer.Option(help="The column that decides, e.g. test_accuracy, stationarity.", show_default=False)
-    ] = "",
+    criterion: Annotated[str, typer.Option(help="The column that decides, e.g. test_accuracy, stationarity.")] = "",
     seeds: Annotated[
         int | None, typer.Option(help="The number of seeds of the results. Default: 5; without FILE 1.")
     ] = None,
@@ -43,8 +35,7 @@ def compare(
     epochs: Annotated[int | None, typer.Option(help="Local passes per round, for all methods.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Local steps per round, for all methods.")] = None,
     target: Annotated[
-        float | None,
-        typer.Option(help="Choose settings by the communications to this value. Stationarity: 1e-10."),
+        float | None, typer.Option(help="Choose settings by the communications to this value. Stationarity: 1e-10.")
     ] = None,
     data: Annotated[
         str, typer.Option(help="Without FILE: strong, weak, or strong_program (as the authors' program makes it).")

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, Options
 from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
 
@@ -107,16 +107,9 @@ def csv(
             the file has another encoding.
     """
     chosen = [features] if isinstance(features, str) else features  # x is (n, k) for one column too
-    return load_table(
-        Path(path),
-        table_format(client, split, delimiter, encoding),
-        Columns(client, chosen, label, split),
-        shape=None,
-        classes=classes,
-        label_names=label_names,
-        dtype=dtype,
-        name=name,
-    )
+    options = Options(classes, label_names, dtype, name or Path(path).stem)
+    form = table_format(client, split, delimiter, encoding)
+    return load_table(Path(path), form, Columns(client, chosen, label, split), options)
 
 
 def table_format(client: str | None, split: str | None, delimiter: str = ",", encoding: str = "utf-8") -> Format:

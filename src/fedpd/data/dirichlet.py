@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, count, positive, refuse
-from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, as_tuple, check_columns, read_labels, reshape
-from fedpd.data.federated import Federated, assemble
-from fedpd.data.hub import features_of, load_dataset, splits_of
+from fedpd.data.federated import Federated, Options, assemble, place_in
+from fedpd.data.hub import class_names, features_of, read_splits
 from fedpd.data.labels import Classes
 
 
@@ -70,34 +69,20 @@ def dirichlet(
     count("seed", seed, "Give the seed of the division, an integer", least=0)
     if classes is False:
         refuse("classes", classes, "must not be False, because the classes divide the data", "Use data.partition")
-    with extra("data", "data.dirichlet"):
-        import datasets
-
-    loaded = load_dataset(datasets, str(source), config, revision, cache)
-    parts = splits_of(datasets, loaded, split, str(source))
-    known = getattr(parts["train"].features.get(label), "names", None)
+    parts = read_splits("data.dirichlet", str(source), config, revision, cache, split)
     x, y = {}, {}
     for part, rows in parts.items():
         check_columns(rows.column_names, [*as_tuple(features), label], str(source))
-        x[part] = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
+        x[part] = reshape(features_of(rows, features, str(source)), shape, str(source))
         y[part] = read_labels(rows.select_columns([label]).with_format("arrow")[:], label, str(source), None)
     if len(y["train"]) < agents:
         rule = f"must be at most {len(y['train'])}, the number of training samples"
         refuse("agents", agents, rule, "Give fewer agents")
     found: dict[str, Any] = _divided(x, y, agents, alpha, seed)
 
-    def place(agent: str, part: str) -> str:
-        return f"{source}: {part} data of agent {agent!r}"
-
-    return assemble(
-        found["train"],
-        found.get("test", {}),
-        place,
-        classes=classes,
-        label_names=known if label_names is None else label_names,
-        dtype=dtype,
-        name=name or Path(source).name,
-    )
+    called = class_names(parts, label) if label_names is None else label_names
+    options = Options(classes, called, dtype, name or Path(source).name)
+    return assemble(found["train"], found.get("test", {}), place_in(source), options)
 
 
 def _divided(

@@ -23,7 +23,7 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, Samples, assemble
+from fedpd.data.federated import Federated, Options, Samples, assemble, place_in
 from fedpd.data.indexed import Part, SourceFile, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
@@ -69,39 +69,28 @@ def hub(
         name: The name of the data in tables and figures; None: the last part of `source`.
         lazy: Whether the features stay in Hugging Face's files and are read when a round needs them.
     """
-    with extra("data", "data.hub"):
-        import datasets
-
-    loaded = load_dataset(datasets, str(source), config, revision, cache)
-    parts = splits_of(datasets, loaded, split, str(source))
+    parts = read_splits("data.hub", str(source), config, revision, cache, split)
 
     def samples(rows: Any) -> dict[str, Samples]:
         check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], str(source))
-        x = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
+        x = reshape(features_of(rows, features, str(source)), shape, str(source))
         table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
         return by_client(table, client, read_labels(table, label, str(source), classes), x, str(source))
 
-    def place(agent: str, part: str) -> str:
-        return f"{source}: {part} data of agent {agent!r}"
-
-    known = getattr(parts["train"].features.get(label), "names", None) if isinstance(label, str) else None
+    called = class_names(parts, label) if label_names is None else label_names
+    options = Options(classes, called, dtype, name or Path(source).name)
     if lazy:
         index = {
             part: _index(rows, client, features, label, shape, str(source), classes) for part, rows in parts.items()
         }
-        called = known if label_names is None else label_names
-        given: dict[str, Any] = {"classes": classes, "label_names": called, "dtype": dtype}
-        return index_by_client(index, str(source), **given, name=name or Path(source).name)
+        return index_by_client(index, str(source), options)
     found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
-    return assemble(
-        found.get("train", {}),
-        found.get("test", {}),
-        place,
-        classes=classes,
-        label_names=known if label_names is None else label_names,
-        dtype=dtype,
-        name=name or Path(source).name,
-    )
+    return assemble(found.get("train", {}), found.get("test", {}), place_in(source), options)
+
+
+def class_names(parts: dict[str, Any], label: Label) -> Sequence[str] | None:
+    """Return the names of the classes that the data set knows; None: it knows none."""
+    return getattr(parts["train"].features.get(label), "names", None) if isinstance(label, str) else None
 
 
 @dataclass(frozen=True)
@@ -123,13 +112,11 @@ class HubRows:
         return Spec.of("hub", source=self.source, content=content, features=columns, shape=shape)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        import datasets
-
         with ExitStack() as stack:
             for file in self.files:
                 stack.enter_context(file.unchanged())
             some = self.rows.select(rows, keep_in_memory=True)
-            features = features_of(datasets, some, self.features, self.source)
+            features = features_of(some, self.features, self.source)
         return reshape(features, self.shape, self.source)
 
 
@@ -151,21 +138,32 @@ def _index(
     return Part(client_names(table, client, source), labels, read)
 
 
-def load_dataset(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
-    """Return the data set, from the folder `source` if there is one, else from the Hub."""
+def read_splits(
+    user: str,
+    source: str,
+    config: str | None,
+    revision: str | None,
+    cache: str | Path | None,
+    split: str | tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Return {"train": rows, "test": rows}, the latter only if the data has a test split.
+
+    They are from the folder `source` if there is one, else from the Hub. `user` is the function that reads them.
+    """
+    with extra("data", user):
+        import datasets
+
     folder = Path(source)
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            return datasets.load_from_disk(source)
-        return datasets.load_dataset(source, config, revision=revision, cache_dir=None if cache is None else str(cache))
+            loaded = datasets.load_from_disk(source)
+        else:
+            folder_of_hub = None if cache is None else str(cache)
+            loaded = datasets.load_dataset(source, config, revision=revision, cache_dir=folder_of_hub)
     except Exception as error:  # the readers of datasets raise errors of many types
         reason = f"{error} {error.__cause__ or ''}".strip(" .")
         remedy = "Check its name or folder, and the network if it is on the Hub"
         raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
-
-
-def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
-    """Return {"train": rows, "test": rows}, the latter only if the data has a test split."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
     if len(wanted) not in (1, 2):
@@ -176,8 +174,10 @@ def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, s
     return {part: held[name] for part, name in zip(("train", "test"), wanted, strict=False)}
 
 
-def features_of(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+def features_of(rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
     """Return the features as an array; images are decoded."""
+    import datasets
+
     if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
         return read_features(
             rows.select_columns(list(dict.fromkeys(as_tuple(features)))).with_format("arrow")[:], features, source

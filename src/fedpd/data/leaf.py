@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import FedpdError, refuse, shown
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, reshape
-from fedpd.data.federated import Federated, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
+from fedpd.data.federated import Federated, Options, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
 from fedpd.data.indexed import SourceFile, nothing, source_file
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy, one_by_one
@@ -130,10 +130,7 @@ def federated(
     parts: dict[str, dict[str, Found]],
     parse: Any,
     shape: Shape | None,
-    wanted: np.dtype | None,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    name: str,
+    options: Options,
 ) -> Federated:
     """Return lazy federated data from the users of the training and the test files."""
     names = tuple(dict.fromkeys(user for users in parts.values() for user in users))
@@ -149,9 +146,11 @@ def federated(
     def place(user: str, part: str) -> str:
         return f"{parts[part][user].place.file.path}: user {user!r}"
 
-    labels, values, called = encode({key: found.labels for key, found in held.items()}, place, classes, label_names)
+    labels, values, called = encode(
+        {key: found.labels for key, found in held.items()}, place, options.classes, options.label_names
+    )
     unlabelled = next(iter(labels.values()))[:0]
-    dtype = wanted or common_dtype({found.dtype for found in held.values()})
+    dtype = checked_dtype(options.dtype) or common_dtype({found.dtype for found in held.values()})
     lazy = {}
     for part in parts:
         own = [held.get((part, user)) for user in names]
@@ -164,7 +163,7 @@ def federated(
         kept = next(iter(shapes)) if shape is None else shape
         sample = {"x": np.zeros((0, *kept), dtype), "y": unlabelled}
         lazy[part] = Lazy(partial(one_by_one, load, sizes, sample), sizes, sample)
-    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)
+    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, options.name)
 
 
 SHAKESPEARE = (
@@ -225,7 +224,7 @@ def leaf(
         texts = any(f.text and f.labels.dtype.kind == "U" for users in found.values() for f in users.values())
         label_names = vocabulary if texts and label_names is None else label_names
         parse = partial(_parsed, _floating(dtype), vocabulary)
-        return federated(found, parse, shape, checked_dtype(dtype), classes, label_names, name or _stem(train))
+        return federated(found, parse, shape, Options(classes, label_names, dtype, name or _stem(train)))
     parts = {part: _read_all(path, part, places, dtype, vocabulary) for part, path in given.items()}
     learn, check = parts["train"], parts.get("test", {})
     if drop_empty:
@@ -238,9 +237,7 @@ def leaf(
 
     if shape is not None:
         learn, check = (_shaped(users, part, place, shape) for part, users in (("train", learn), ("test", check)))
-    return assemble(
-        learn, check, place, classes=classes, label_names=label_names, dtype=dtype, name=name or _stem(train)
-    )
+    return assemble(learn, check, place, Options(classes, label_names, dtype, name or _stem(train)))
 
 
 def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import check_room
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, Options
 from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
 
@@ -49,17 +49,9 @@ def parquet(
             This is fast if the rows of a client are together and row groups are small, because a read takes whole row
             groups.
     """
-    return load_table(
-        Path(path),
-        table_format(client, split),
-        Columns(client, features, label, split),
-        shape=shape,
-        classes=classes,
-        label_names=label_names,
-        dtype=dtype,
-        name=name,
-        lazy=lazy,
-    )
+    options = Options(classes, label_names, dtype, name or Path(path).stem)
+    columns = Columns(client, features, label, split)
+    return load_table(Path(path), table_format(client, split), columns, options, shape=shape, lazy=lazy)
 
 
 def table_format(client: str | None, split: str | None) -> Format:

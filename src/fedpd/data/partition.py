@@ -13,7 +13,7 @@ from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.dirichlet import divide_alike
 from fedpd.data.division import Division
-from fedpd.data.federated import Federated, assemble
+from fedpd.data.federated import Federated, Options, assemble
 from fedpd.data.labels import Classes
 
 ROW = "row"  # the column with the row numbers: partitioners divide these, and the samples are not copied
@@ -98,8 +98,7 @@ def partition(
     def place(agent: str, part: str) -> str:
         return f"{type(partitioner).__name__.lstrip('_')}: agent {agent!r}"
 
-    about: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype, "name": name}
-    return assemble(parts["train"], parts.get("test", {}), place, **about)
+    return assemble(parts["train"], parts.get("test", {}), place, Options(classes, label_names, dtype, name))
 
 
 def _two(test: Any) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import extra
@@ -22,7 +21,7 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, assemble
+from fedpd.data.federated import Federated, Options, assemble, place_in
 from fedpd.data.indexed import Part, SourceFile, check_train, has_many_clients, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
@@ -55,12 +54,9 @@ def load_table(
     path: Path,
     form: Format,
     columns: Columns,
+    options: Options,
     *,
-    shape: Shape | None,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    dtype: DTypeLike | None,
-    name: str | None,
+    shape: Shape | None = None,
     lazy: bool = False,
 ) -> Federated:
     """Return federated data from a file, or from a folder of files in the order of their names.
@@ -69,10 +65,10 @@ def load_table(
     """
     files = _files(path, form)
     columns = columns._replace(features=_features(path, form, columns))
-    known: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype}
+    classes = options.classes
     if lazy:
         index = _index(path, files, form, columns, shape, classes)
-        return index_by_client(index, str(path), **known, name=name or path.stem)
+        return index_by_client(index, str(path), options)
     wanted = [columns.client, *as_tuple(columns.features or ()), *as_tuple(columns.label)]
     wanted += [] if columns.split is None else [columns.split]
     table = _concatenated(path, [_read(file, form, wanted) for file in files])
@@ -87,18 +83,14 @@ def load_table(
     if "train" in x and has_many_clients(list(clients.values())):
         labels = {part: read_labels(parts[part], columns.label, str(path), classes) for part in x}
         index = {part: Part(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
-        return index_by_client(index, str(path), **known, name=name or path.stem).in_memory()
-
-    def place(agent: str, part: str) -> str:
-        return f"{path}: {part} data of agent {agent!r}"
-
+        return index_by_client(index, str(path), options).in_memory()
     found = {
         part: by_client(
             parts[part], columns.client, read_labels(parts[part], columns.label, str(path), classes), x[part], str(path)
         )
         for part in x
     }
-    return assemble(found.get("train", {}), found.get("test", {}), place, **known, name=name or path.stem)
+    return assemble(found.get("train", {}), found.get("test", {}), place_in(path), options)
 
 
 @dataclass(frozen=True)
