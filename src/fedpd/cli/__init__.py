@@ -112,7 +112,10 @@ def _end(error: Exception) -> NoReturn:
 def _is_mistake(error: Exception) -> bool:
     """Return whether the user made a mistake, and neither the system nor fedpd failed."""
     if isinstance(error, FedpdError):
-        return not any(isinstance(one, UnexpectedError) or _is_of_system(one) for one in _causes(error))
+        return not any(
+            isinstance(one, UnexpectedError) or (isinstance(one, OSError) and one.errno in FAILED)
+            for one in _causes(error)
+        )
     return bool(_wrong_variables(error))
 
 
@@ -121,11 +124,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__context__
-
-
-def _is_of_system(error: BaseException) -> bool:
-    """Return whether the system failed: a full or read-only disk, no permission, or a device that does not answer."""
-    return isinstance(error, OSError) and error.errno in FAILED
 
 
 def _wrong_variables(error: Exception) -> list[str]:

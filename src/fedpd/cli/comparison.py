@@ -43,7 +43,8 @@ def run(source: str, methods: str, given: dict[str, Any], out: Path | None, over
     folder = out or new_folder("compare")
     found = experiment.find_comparison(source, say)
     options = _options(source, found, given)
-    chosen = method_names(methods) or options.pop("methods", None) or _tables(found)
+    tables = {label: FromTable(table, found.problem.find) for label, table in found.methods.items()} or None
+    chosen = method_names(methods) or options.pop("methods", None) or tables
     options.pop("methods", None)
     _prepare(folder, overwrite)
     with explain_errors(found.problem.code):
@@ -73,11 +74,6 @@ def _options(source: str, found: FoundComparison, given: dict[str, Any]) -> dict
     if "seeds" in options and isinstance(options["seeds"], int):
         options["seeds"] = range(count("--seeds", options["seeds"], "Give the number of seeds, e.g. 5", bits=16))
     return options
-
-
-def _tables(found: FoundComparison) -> dict[str, FromTable] | None:
-    """Return the methods of the file; None: it has none."""
-    return {label: FromTable(table, found.problem.find) for label, table in found.methods.items()} or None
 
 
 def _prepare(folder: Path, overwrite: bool) -> None:

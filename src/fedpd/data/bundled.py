@@ -51,13 +51,8 @@ def weakly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *,
 def strongly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *, seed: int = 0) -> Data:
     """Return the strongly non-iid data of the paper's text.
 
-    Agent i has a model x_i uniform in [-10, 10]^D, and its labels are sign(a^T x_i + U[-1, 1]).
-
-    Args:
-        agents: N.
-        samples: n, the samples per agent.
-        dimension: D, the constant feature included.
-        seed: The seed of all draws.
+    Agent i has a model x_i uniform in [-10, 10]^D, and its labels are sign(a^T x_i + U[-1, 1]). The arguments are those
+    of `weakly_noniid`.
 
     Returns:
         Features (N, n, D) and labels (N, n) in {-1, +1}, float64.
@@ -75,13 +70,7 @@ def program_strongly_noniid(agents: int = 100, samples: int = 400, dimension: in
     The models have entries of mean 20, and labels are flipped where |a^T x_i| is below a large noise: x_i has entries
     U[0, 40] + an integer in -10..10; with m = a^T x_i and t = max(all m) * N(0, 1), the label is sign(m) where |m| > t
     and -sign(m) elsewhere. The common mean and the noise make this data no more heterogeneous than the weakly non-iid
-    data, despite its name.
-
-    Args:
-        agents: N.
-        samples: n, the samples per agent.
-        dimension: D, the constant feature included.
-        seed: The seed of all draws.
+    data, despite its name. The arguments are those of `weakly_noniid`.
 
     Returns:
         Features (N, n, D) and labels (N, n) in {-1, +1}, float64.

@@ -87,6 +87,8 @@ def csv(
 ) -> Federated:
     """Return federated data from a CSV file with a line of column names, or from a folder of such files.
 
+    `classes` and `label_names` are as for `from_arrays`.
+
     Args:
         path: The file or folder.
         client: The column with the client's name. Agents are in the order in which they first appear. Names are texts:
@@ -96,9 +98,6 @@ def csv(
         split: A column of "train" and "test"; None: all rows are for training.
         delimiter: The character between two cells, for example ";".
         encoding: The encoding of the text, for example "latin-1" or "utf-16".
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float64, or int32 if all are whole numbers.
         name: The name of the data in tables and figures; None: the name of the file or folder.
 

@@ -43,23 +43,14 @@ def dirichlet(
 ) -> Federated:
     """Return a data set of Hugging Face, divided among agents whose shares of the classes differ.
 
+    The arguments that are not listed are those of `hub`.
+
     Args:
         source: The name of a data set on the Hub, such as "uoft-cs/cifar10", or a folder of a `save_to_disk`.
-        features: The column or columns of features, as for `hub`.
         label: The column of classes.
         agents: N; all agents get the same number of training samples, and a rest of fewer than N is left out.
         alpha: The concentration of the shares: 0.1 gives each agent few classes, 100 gives all agents nearly the same.
         seed: The seed of the division.
-        split: The split to train with, or a pair to train and to test with; None: "train", and "test" if there is
-            one.
-        shape: The shape of a sample; None: as stored.
-        config: The configuration of the data set on the Hub.
-        revision: The revision of the data set on the Hub; it keeps a result reproducible.
-        cache: The folder for downloads and conversions; None: Hugging Face's own.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
-        label_names: The names of the classes; None: those that the data set knows.
-        dtype: The dtype of the features; None: as stored.
-        name: The name of the data in tables and figures; None: the last part of `source`.
 
     Raises:
         FedpdError: If the data set cannot be loaded, or has fewer training samples than agents.

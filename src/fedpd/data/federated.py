@@ -222,11 +222,7 @@ def from_arrays(
 
 @explained
 def from_datasets(
-    train: Mapping[Any, Any],
-    test: Mapping[Any, Any] | None = None,
-    *,
-    classes: Classes = None,
-    name: str = "datasets",
+    train: Mapping[Any, Any], test: Mapping[Any, Any] | None = None, *, classes: Classes = None, name: str = "datasets"
 ) -> Federated:
     """Return federated data from one dataset per agent, such as a `torch.utils.data.Dataset` with its transforms.
 
@@ -333,7 +329,9 @@ def assemble(
         if agent in data
     }
     held = {key: samples for key, samples in found.items() if len(samples["y"])}
-    _check_nobody_is_empty(names, held, place)
+    for agent in names:
+        if not any((part, agent) in held for part in parts):
+            raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
     x = _features({key: samples["x"] for key, samples in held.items()}, place, dtype)
     y, values, called = encode({key: samples["y"] for key, samples in held.items()}, place, classes, label_names)
     nothing, unlabelled = jax.tree.map(lambda leaf: leaf[:0], (next(iter(x.values())), next(iter(y.values()))))
@@ -371,13 +369,6 @@ def _arrays(x: Any, where: str, remedy: str) -> Any:
     if not x or not all(isinstance(name, str) for name in x):
         refuse(where, list(x), "must have names, the arguments of the module", 'Give e.g. {"input_ids": tokens}')
     return {name: as_array(leaf, f"{where}[{name!r}]", remedy) for name, leaf in x.items()}
-
-
-def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place: Place) -> None:
-    """Refuse an agent without samples."""
-    for agent in names:
-        if not any((part, agent) in held for part in ("train", "test")):
-            raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
 
 
 def _features(arrays: dict[Key, Any], place: Place, dtype: DTypeLike | None) -> dict[Key, Any]:

@@ -24,7 +24,7 @@ from fedpd.data.arrow import (
     reshape,
 )
 from fedpd.data.federated import Federated, Options, Samples, assemble, place_in
-from fedpd.data.indexed import Part, SourceFile, index_by_client, source_file
+from fedpd.data.indexed import IndexedPart, SourceFile, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
 BATCH = 1000  # images that are decoded together
@@ -50,6 +50,8 @@ def hub(
 ) -> Federated:
     """Return federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
 
+    `classes` and `dtype` are as for `from_arrays`.
+
     Args:
         source: The name of a data set on the Hub, or a folder.
         client: The column with the client's name.
@@ -62,10 +64,7 @@ def hub(
         config: The configuration of the data set on the Hub.
         revision: The revision of the data set on the Hub; it keeps a result reproducible.
         cache: The folder for downloads and conversions; None: Hugging Face's own.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes; None: those that the data set knows.
-        dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
         lazy: Whether the features stay in Hugging Face's files and are read when a round needs them.
     """
@@ -128,14 +127,14 @@ def _index(
     shape: Shape | None,
     source: str,
     classes: Classes,
-) -> Part:
+) -> IndexedPart:
     """Return the clients and labels of a split, and a function that reads its features."""
     check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], source)
     files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
     table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
     labels = read_labels(table, label, source, classes)
     read = HubRows(rows, str(rows._fingerprint), files, features, shape, source)
-    return Part(client_names(table, client, source), labels, read)
+    return IndexedPart(client_names(table, client, source), labels, read)
 
 
 def read_splits(

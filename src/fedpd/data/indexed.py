@@ -30,7 +30,7 @@ PARTS = 64  # parts of a larger file, evenly spaced from its first byte to its l
 PART = 2**20  # bytes of a part
 
 
-class Part(NamedTuple):
+class IndexedPart(NamedTuple):
     """The training or the test samples of a source."""
 
     clients: Any  # an Arrow array of texts, the client of each row
@@ -56,7 +56,7 @@ class IndexedRows:
         return {"x": features, "y": self.labels[places]}
 
 
-def index_by_client(parts: Mapping[str, Part], where: str, options: Options) -> Federated:
+def index_by_client(parts: Mapping[str, IndexedPart], where: str, options: Options) -> Federated:
     """Return lazy federated data from parts in which each row has a client; `where` names the source in errors."""
     import pyarrow as pa
 

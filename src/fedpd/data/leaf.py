@@ -126,12 +126,7 @@ def index_part(files: list[Path], read: Any) -> dict[str, Found]:
     return everyone
 
 
-def federated(
-    parts: dict[str, dict[str, Found]],
-    parse: Any,
-    shape: Shape | None,
-    options: Options,
-) -> Federated:
+def federated(parts: dict[str, dict[str, Found]], parse: Any, shape: Shape | None, options: Options) -> Federated:
     """Return lazy federated data from the users of the training and the test files."""
     names = tuple(dict.fromkeys(user for users in parts.values() for user in users))
     held = {(part, user): found for part, users in parts.items() for user, found in users.items() if len(found.labels)}
@@ -191,15 +186,14 @@ def leaf(
 ) -> Federated:
     """Return federated data from LEAF's files; agents are its users, in the order of the files.
 
+    `classes` and `label_names` are as for `from_arrays`.
+
     Args:
         train: A file (.json or .json.gz) or a folder of such files. A folder with the folders `train` and `test`, as
             LEAF makes it, holds both parts.
         test: The file or folder of the test samples; None: there are none, or `train` holds them.
         shape: The shape of a sample, for example (28, 28) for FEMNIST, whose images are lists of 784 numbers.
         vocabulary: The characters that texts consist of, in the order of their numbers.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
         drop_empty: Whether to leave out users without any samples, instead of refusing them.
         name: The name of the data in tables and figures; None: the name of the file or folder.

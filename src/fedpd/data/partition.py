@@ -36,7 +36,8 @@ def partition(
 ) -> Federated:
     """Return samples divided among agents by a rule of fedpd or by a partitioner of flwr-datasets.
 
-    The names of the agents are "0", "1", and so on, or the natural ids of a partitioner of flwr-datasets.
+    The names of the agents are "0", "1", and so on, or the natural ids of a partitioner of flwr-datasets. `classes`,
+    `label_names` and `dtype` are as for `from_arrays`.
 
     Args:
         x: Features, (n, ...).
@@ -52,10 +53,6 @@ def partition(
             nobody.
         columns: More columns for a partitioner of flwr-datasets, by name, (n,) each: for example the ids that a
             NaturalIdPartitioner divides by.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
-        dtype: The dtype of the features; None: as given.
         name: The name of the data in tables and figures.
 
     Raises:

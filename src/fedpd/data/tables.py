@@ -22,7 +22,7 @@ from fedpd.data.arrow import (
     reshape,
 )
 from fedpd.data.federated import Federated, Options, assemble, place_in
-from fedpd.data.indexed import Part, SourceFile, check_train, has_many_clients, index_by_client, source_file
+from fedpd.data.indexed import IndexedPart, SourceFile, check_train, has_many_clients, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
 Features = str | Sequence[str] | None
@@ -51,13 +51,7 @@ class Columns(NamedTuple):
 
 
 def load_table(
-    path: Path,
-    form: Format,
-    columns: Columns,
-    options: Options,
-    *,
-    shape: Shape | None = None,
-    lazy: bool = False,
+    path: Path, form: Format, columns: Columns, options: Options, *, shape: Shape | None = None, lazy: bool = False
 ) -> Federated:
     """Return federated data from a file, or from a folder of files in the order of their names.
 
@@ -82,7 +76,7 @@ def load_table(
     clients = {part: client_names(parts[part], columns.client, str(path)) for part in x}
     if "train" in x and has_many_clients(list(clients.values())):
         labels = {part: read_labels(parts[part], columns.label, str(path), classes) for part in x}
-        index = {part: Part(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
+        index = {part: IndexedPart(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
         return index_by_client(index, str(path), options).in_memory()
     found = {
         part: by_client(
@@ -121,7 +115,7 @@ class TableRows:
 
 def _index(
     path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None, classes: Classes
-) -> dict[str, Part]:
+) -> dict[str, IndexedPart]:
     """Return the clients and labels of all rows, and functions that read their features."""
     wanted = [columns.client, *as_tuple(columns.label)] + ([] if columns.split is None else [columns.split])
     sources = tuple(source_file(file) for file in files)  # before they are read, to notice a change meanwhile
@@ -136,7 +130,7 @@ def _index(
             numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
             read = TableRows(sources, first, numbers, form, columns.features, shape)
             labels = read_labels(rows, columns.label, str(path), classes)
-            found[part] = Part(client_names(rows, columns.client, str(path)), labels, read)
+            found[part] = IndexedPart(client_names(rows, columns.client, str(path)), labels, read)
     check_train(found, str(path))
     return found
 

@@ -209,7 +209,8 @@ def _call(
     inherited = {key: value for key, value in context.items() if key in without_default and not is_reference(value)}
     arguments = {key: _argument(f"{place} {key}", key, value, context, find) for key, value in given.items()}
     arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
-    named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
+    called = inspect.signature(function).parameters
+    named = {"name" if key == "title" and "name" in called else key: v for key, v in arguments.items()}
     if not own:
         return at(place, partial(call_checked, function, LARGEST), **named)
     try:
@@ -217,10 +218,6 @@ def _call(
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__
     return _with_own_spec(name, arguments, function, made)
-
-
-def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
 
 
 def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:

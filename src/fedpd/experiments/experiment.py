@@ -93,7 +93,7 @@ class Experiment(NamedTuple):
     beside: Path | None = None  # the folder in which fedpd looks for these modules first
 
 
-class Label(NamedTuple):
+class MethodLabel(NamedTuple):
     """A method that is not made: its label, and its spec as plain values (None: the user's own code makes it)."""
 
     label: str
@@ -105,7 +105,7 @@ class Outline(NamedTuple):
 
     problem: Table  # the [problem] table
     settings: RunTable  # the [run] table, with names in place of the user's own code
-    methods: tuple[Label, ...]  # the labels of the methods
+    methods: tuple[MethodLabel, ...]  # the labels of the methods
 
 
 class FoundProblem(NamedTuple):
@@ -389,7 +389,7 @@ def _arguments(table: Table) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "label"}
 
 
-def _labels(tables: list[Table], settings: RunTable) -> tuple[Label, ...]:
+def _labels(tables: list[Table], settings: RunTable) -> tuple[MethodLabel, ...]:
     """Return the labels of the methods. A method without own code is made, to find its label."""
     found = []
     for number, table in enumerate(tables, 1):
@@ -402,7 +402,7 @@ def _labels(tables: list[Table], settings: RunTable) -> tuple[Label, ...]:
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
-        found.append(Label(label, spec))
+        found.append(MethodLabel(label, spec))
     labels = [one.label for one in found]
     for label in labels:
         if labels.count(label) > 1:

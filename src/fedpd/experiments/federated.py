@@ -32,7 +32,7 @@ BY_CLIENT = "client"  # the prefix of each client's own values at the newest eva
 TORCH = "torch"  # the framework of models that are loaded as tensors
 
 
-class Progress(NamedTuple):
+class RecordedFederation(NamedTuple):
     """A federation as far as it has come."""
 
     label: str  # the name of the method in tables and figures
@@ -53,7 +53,7 @@ def is_federation(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("round-*.safetensors")) or (folder / MODEL).is_file()
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> RecordedFederation:
     """Return the rows of a federation up to its last communication.
 
     Raises:
@@ -73,7 +73,7 @@ def read_progress(folder: Path) -> Progress:
         for i, name in enumerate(meta["names"])
     }
     kept = meta["label"], meta["seed"], rounds, history, meta["versions"], arrays[ELAPSED], replies
-    return Progress(*kept, each if own else {})
+    return RecordedFederation(*kept, each if own else {})
 
 
 def _columns(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

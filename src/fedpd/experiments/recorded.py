@@ -23,7 +23,7 @@ from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.views.entries import Entry, Measured, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
-from fedpd.experiments.experiment import Label, RunTable
+from fedpd.experiments.experiment import MethodLabel, RunTable
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -158,7 +158,7 @@ def _federation(folder: Path) -> Record:
     return Record(*kept, versions=found.versions, replies=found.replies, by_client=found.by_client)
 
 
-def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:
+def _of_this_run(saved: SavedRuns | None, method: MethodLabel, seeds: Sequence[int]) -> SavedRuns | None:
     """Return what a checkpoint holds; None with a warning if it is of another method or of other seeds."""
     if saved is None:
         return None

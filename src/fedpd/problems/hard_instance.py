@@ -76,11 +76,7 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
     height, width = _scale(agents, epsilon, smoothness)
     links = np.ones((agents, 1, rounds + 1))  # all agents hold Theta(x, 1); agent m mod N holds Theta(x, m+2)
     links[:, 0, 1:] = np.arange(rounds) % agents == np.arange(agents)[:, None]
-    data = {
-        "links": links,
-        "height": np.full((agents, 1), height),
-        "width": np.full((agents, 1), width),
-    }
+    data = {"links": links, "height": np.full((agents, 1), height), "width": np.full((agents, 1), width)}
     answer = Answer(smoothness=float(smoothness))
     return from_losses(_losses, data, np.zeros(rounds + 1), answer=answer, name="hard_instance", check=False)
 

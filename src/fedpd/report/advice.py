@@ -65,13 +65,10 @@ def settings_table(advice: Advice) -> Table:
     return text_table(title, ("", *advice.shown), rows, right=advice.shown, fold=advice.shown)
 
 
-def _saved(setting: Setting) -> str:
-    """Return the share of the rounds that did not communicate; a trial that failed saved nothing."""
-    return f"{1 - setting.communications / max(setting.rounds, 1):.1%}" if setting.reached else "-"
-
-
 COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
-    "communications saved": _saved,
+    "communications saved": lambda setting: (  # a trial that failed saved nothing
+        f"{1 - setting.communications / max(setting.rounds, 1):.1%}" if setting.reached else "-"
+    ),
     "rounds": lambda setting: amount_text(setting, setting.rounds),
     "communications": lambda setting: amount_text(setting, setting.communications),
     "sample gradients": lambda setting: amount_text(setting, setting.samples),

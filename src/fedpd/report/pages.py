@@ -511,7 +511,7 @@ def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Pa
 PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
 
 
-class Written(NamedTuple):
+class WrittenReport(NamedTuple):
     """The files that `write_report` wrote, and the finding."""
 
     finding: str  # the first sentence of the page
@@ -528,7 +528,7 @@ def write_report(
     csv: bool = False,
     download: bool = False,
     clock: Path | None = None,
-) -> Written:
+) -> WrittenReport:
     """Write the page of run folders, and figures and CSV files beside it.
 
     Args:
@@ -566,4 +566,4 @@ def write_report(
         known = experiment_targets(records).get(MAIN) if target is None else target
         chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
         others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
-    return Written(page.finding, path, others)
+    return WrittenReport(page.finding, path, others)

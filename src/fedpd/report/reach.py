@@ -213,7 +213,8 @@ def _outcome(found: Sequence[tuple[str, Reached]], quantity: str, target: float,
     others = spent[len(winners) :]
     said = f"{_listed(winners)} reached {what} {_spent(cost, fewest)}"
     if others:
-        said += f", the {_least(cost)}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"
+        least = "least time" if cost.unit == "s" else "fewest"
+        said += f", the {least}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"
         said += f", and {last[1]}, the last, {_factor(last[0], fewest, cost)}" if len(others) > 1 else ""
     if missed:
         who = _listed(missed) if len(missed) <= 3 else f"{len(missed)} of {len(found)} methods"
@@ -255,10 +256,6 @@ def _spent(cost: Column, number: float) -> str:
         return f"in {cost_text(cost, number)}" + (" on your network" if cost.name not in COSTS else "")
     words = {"samples": " sample gradients", "bytes": " of messages"}[cost.name]
     return f"with {cost_text(cost, number)}{words}"
-
-
-def _least(cost: Column) -> str:
-    return "least time" if cost.unit == "s" else "fewest"
 
 
 def _factor(number: float, fewest: float, cost: Column) -> str:

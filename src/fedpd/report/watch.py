@@ -291,7 +291,8 @@ def state(folder: Path) -> dict[str, Any]:
     shown = [entry for entry in record.entries if is_drawable(entry)]
     curves = page_data(shown) if shown else {}
     progress = [_progress(entry) for entry in record.entries]
-    found = {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record)}
+    progress += [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
+    found = {"name": record.name, "finished": record.finished, "progress": progress}
     return EMPTY | found | curves | ({} if record.replies is None else _clients(record, record.replies))
 
 
@@ -329,10 +330,6 @@ def _measured(record: Record, client: str) -> str:
     """Return what a client measured on its own data at the newest evaluation."""
     own = record.by_client.get(client, {})
     return ", ".join(f"{column_of(name).words} {value_text(column_of(name), value)}" for name, value in own.items())
-
-
-def _waiting(record: Record) -> list[dict[str, Any]]:
-    return [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
 
 
 async def _changes(find: FindState, every: float) -> AsyncIterator[str]:

@@ -8,7 +8,6 @@ methods. DIR/tuned.json keeps the tuned methods, so that they are not tuned agai
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,13 +126,9 @@ def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
             problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.on_progress
         )
         known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.values))}
-        _save(path, known)
+        with replace_file(path) as file:
+            file.write(json.dumps(known, indent=1).encode())
     return known
-
-
-def _save(path: Path, known: Mapping[str, Any]) -> None:
-    with replace_file(path) as file:
-        file.write(json.dumps(known, indent=1).encode())
 
 
 def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:

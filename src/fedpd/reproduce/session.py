@@ -99,14 +99,7 @@ def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, agai
 Points = Sequence[tuple[float, float]]
 
 
-def lines_figure(
-    lines: Mapping[str, Points],
-    points: Points,
-    x: str,
-    y: str,
-    *,
-    points_label: str = "",
-) -> Figure:
+def lines_figure(lines: Mapping[str, Points], points: Points, x: str, y: str, *, points_label: str = "") -> Figure:
     """Draw formulas as lines by label, and measurements as points, on logarithmic axes.
 
     Lines of different methods have the methods' styles.

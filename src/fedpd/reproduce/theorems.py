@@ -152,7 +152,8 @@ def claim_1(session: Session) -> Findings:
     printed = gap * AGENTS / (10 * math.pi**2 * EPSILON)  # L = 1
     corrected = gap / (2 * math.pi**2 * AGENTS * EPSILON) - PSI_1 * AGENTS / 2
     fewest = min(reached, default=math.inf)
-    each = ", ".join(f"{label}: {_count(number)}" for label, number in needed.items())
+    told = {label: f"not in {ROUNDS}" if math.isnan(number) else f"{number:.0f}" for label, number in needed.items()}
+    each = ", ".join(f"{label}: {words}" for label, words in told.items())
     checks = [
         Check(
             f"no method reaches epsilon in fewer than T = {LINKS} communications, N = {AGENTS}",
@@ -229,10 +230,6 @@ def _gradient(result: Result) -> Check:
         f"f = 0 on the printed example, so that every point is stationary. With mu = (Q-1) eta/2 = {mu:g}, f has a "
         "minimiser and the gradient diverges.",
     )
-
-
-def _count(number: float) -> str:
-    return f"not in {ROUNDS}" if math.isnan(number) else f"{number:.0f}"
 
 
 CHAIN_AGENTS, CHAINS = 2, (8, 16, 32, 64)  # the instances of Table 1, by their links

@@ -32,7 +32,7 @@ from fedpd.engine.simulate import simulate
 from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
 from fedpd.problems.logistic import is_penalized_logistic
-from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, rise_text
+from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, model_bytes, rise_text
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
@@ -163,16 +163,14 @@ def advise(
 ) -> Advice:
     """Measure L and delta, and return settings of FedPD that reach ||grad f||^2 <= epsilon, with their costs.
 
+    `participation`, `cohort`, `sampling` and `stragglers` are as for `simulate`, in the trials.
+
     Args:
         problem: The problem.
         epsilon: The target for ||grad f||^2.
         floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
         pilot: The number of rounds of each trial, at most.
         progress: A function of (name of the step, done, total).
-        participation: Who takes part in a round of the trial, as for `simulate`.
-        stragglers: The probability that an agent does only some of its local steps in a round of the trial.
-        cohort: The number of agents in a round of the trial, instead of `participation`.
-        sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
         The constants of the problem, a guaranteed setting, a recommended one if a trial reached epsilon, an untuned one
@@ -320,7 +318,7 @@ def _guaranteed(
         rounds,
         communications,
         float(rounds) * iterations * problem.samples,
-        communications * 2 * problem.agents * _model_bytes(problem),
+        communications * 2 * problem.agents * model_bytes(problem),
         None,
         f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}"
         + (
@@ -371,7 +369,3 @@ def _how(table: dict[str, Any], run: Run, reached: bool, ended: float) -> str:
     if ended > STALLED:
         return f"{kind}; its trial made NO PROGRESS: ||grad f||^2 = {first:.1e} became {last:.1e} in {rounds} rounds"
     return f"{kind}; its trial reached ||grad f||^2 = {last:.1e} after {rounds} rounds, and needs more"
-
-
-def _model_bytes(problem: Problem) -> int:
-    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))

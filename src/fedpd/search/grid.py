@@ -37,16 +37,10 @@ class Group(NamedTuple):
     options: Point  # the participation and the stragglers of these points, if the grid has them
 
 
-class PreparedGrid(NamedTuple):
-    """A grid, ready to run."""
-
-    points: list[Point]
-    methods: list[Method]  # the method of each point
-    groups: list[Group]  # the groups of points that run at once
-
-
-def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
-    """Return the points of a grid with their methods, grouped into as few programs as possible."""
+def prepare_grid(
+    source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int
+) -> tuple[list[Point], list[Method], list[Group]]:
+    """Return the points of a grid, the method of each, and the groups that run at once, in as few as possible."""
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
     _check_run({name: grid[name] for name in run}, problem, rounds)
@@ -71,7 +65,7 @@ def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Pro
         for own in _grouped(options, members):
             chosen = {name: points[own[0]][name] for name in run}
             groups.append(Group(own, [whole[at[i]] for i in own], [some[at[i]] for i in own], chosen))
-    return PreparedGrid(points, methods, groups)
+    return points, methods, groups
 
 
 def _check(grid: Grid, static: Sequence[str]) -> None:

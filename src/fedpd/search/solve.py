@@ -95,8 +95,12 @@ def chosen_method(problem: Problem, room: float = ROOM) -> Method:
 
 def memory_for(problem: Problem, room: float = ROOM) -> int:
     """Return M, the outcomes, each with its secant pairs, of two models each, that `solve` keeps for each agent."""
-    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
-    return min(MEMORY, max(1, int(room / max(2 * (1 + PAIRS) * model * problem.agents, 1))))
+    return min(MEMORY, max(1, int(room / max(2 * (1 + PAIRS) * model_bytes(problem) * problem.agents, 1))))
+
+
+def model_bytes(problem: Problem) -> int:
+    """Return the bytes of a model."""
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
 
 
 def check_everyone(

@@ -25,7 +25,7 @@ from fedpd.engine.views.entries import MAIN, Entry, entry_of
 from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments import run_folder
 from fedpd.experiments.calls import table_of
-from fedpd.search.candidates import Candidate, Listed, LocalWork, Setting, make_candidates, make_work
+from fedpd.search.candidates import Candidate, Conditions, Listed, LocalWork, make_candidates, make_work
 from fedpd.search.grid import Point
 from fedpd.search.judge import Criterion, Judge, Searched, Try, search, with_central_validation, with_validation
 from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
@@ -209,7 +209,7 @@ class TuningPlan:
         """Return the methods; None: the usual ones."""
         count("budget", self.budget, "Give the most tries of a method, e.g. 16", bits=31)
         cohort = self.options.get("cohort")
-        setting = Setting(
+        conditions = Conditions(
             self.local_work,
             self.problem.agents,
             self.problem.agents if cohort is None else cohort,
@@ -219,7 +219,7 @@ class TuningPlan:
             self.weights,
         )
         own_work = all(self.work.get(name) is None for name in ("batch", "iterations", "epochs"))
-        return make_candidates(USUAL if methods is None else methods, setting, own_work)
+        return make_candidates(USUAL if methods is None else methods, conditions, own_work)
 
     def judge(self) -> Judge:
         """Return the judge of the tries, to whom the test samples of the results are unknown."""
@@ -309,18 +309,14 @@ def tune_equally(
             runs = []
             for number, seed in enumerate(seeds):
                 show(f"{candidate.label}: seed {seed}", done + number, total)
-                runs.append(
-                    final.run(best.method, seed, _own_folder(plan.folder, len(found) + 1, candidate.label, seed))
-                )
+                own = None  # the folder of its checkpoints; the number keeps methods of similar labels apart
+                if plan.folder is not None:
+                    own = run_folder.checkpoints_of(plan.folder, len(found) + 1, f"{candidate.label}-seed-{seed}")
+                runs.append(final.run(best.method, seed, own))
             done += len(seeds)
             found.append(tuned_of(best, runs, plan.criterion))
         show("done", total, total)
     return found
-
-
-def _own_folder(folder: Path | None, number: int, label: str, seed: int) -> Path | None:
-    """Return the folder of the checkpoints of a run; `number` keeps methods of similar labels apart."""
-    return None if folder is None else run_folder.checkpoints_of(folder, number, f"{label}-seed-{seed}")
 
 
 def tuned_of(best: Searched, runs: Sequence[Run], criterion: Criterion, **more: Any) -> Tuned:

@@ -24,26 +24,20 @@ from fedpd.suite.spending import COSTS
 ORDER = list(PROBLEMS)
 
 
-class Rival(NamedTuple):
-    """The method that spends the least of a cost on a problem, and what it spends; "" if none reached the target."""
-
-    method: str
-    spent: float
-
-
-class Row(NamedTuple):
+class Against(NamedTuple):
     """One method and its best rival on a problem, for one cost."""
 
     problem: str
     own: float  # what the method spent; infinite where it failed
-    rival: Rival  # the best of the other methods
+    rival: str  # the other method that spent the least; "" if none reached the target
+    least: float  # what the rival spent
 
     @property
     def factor(self) -> float:
         """The cost of the method over that of its best rival; NaN if both failed."""
-        if not np.isfinite(self.own) and not np.isfinite(self.rival.spent):
+        if not np.isfinite(self.own) and not np.isfinite(self.least):
             return float("nan")
-        return self.own / self.rival.spent if np.isfinite(self.own) else float("inf")
+        return self.own / self.least if np.isfinite(self.own) else float("inf")
 
 
 def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
@@ -72,7 +66,7 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
     return found, smaller
 
 
-def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Row]:
+def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Against]:
     """Return what a method and the best of the others spent on each problem."""
     problems, methods, spent = costs_of(cells, cost, budget)
     at = methods.index(method)
@@ -81,7 +75,7 @@ def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> 
     rows = []
     for name, own, row in zip(problems, spent[:, at], others, strict=True):
         best = int(np.argmin(row))
-        rows.append(Row(name, float(own), Rival(names[best] if np.isfinite(row[best]) else "", float(row[best]))))
+        rows.append(Against(name, float(own), names[best] if np.isfinite(row[best]) else "", float(row[best])))
     return rows
 
 
@@ -113,8 +107,8 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
         cell = own[row.problem]
         spent = (cell.communications, cell.vectors, cell.bytes / 1000, cell.gradients)
         words = "; ".join(f"{number:.0f}" for number in spent) if np.isfinite(row.own) else "fails"
-        rivals = [rows[budget][at].rival for budget in budgets]
-        told = [f"{rival.spent:.0f}, {rival.method}" if rival.method else "none" for rival in rivals]
+        rivals = [rows[budget][at] for budget in budgets]
+        told = [f"{one.least:.0f}, {one.rival}" if one.rival else "none" for one in rivals]
         last = rows[budgets[-1]][at].factor
         factor = "-" if np.isnan(last) else "fails" if np.isinf(last) else f"{last:.1f}"
         lines.append((row.problem, words, *told, factor))
@@ -127,7 +121,7 @@ def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int) ->
     for row in against_best(tuned_at_most(cells, budget)[0], method, cost, budget):
         if row.factor <= 2 or np.isnan(row.factor):
             continue
-        rival = f"{row.rival.method} with {row.rival.spent:.0f}"
+        rival = f"{row.rival} with {row.least:.0f}"
         told = "fails" if np.isinf(row.factor) else f"takes {row.own:.0f}, {row.factor:.1f} times {rival}"
         sentences.append(f"{row.problem}: {told}" + (f"; the best is {rival}." if np.isinf(row.factor) else "."))
     return sentences

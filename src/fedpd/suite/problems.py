@@ -337,21 +337,13 @@ def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
 
 
 class SuiteProblem(NamedTuple):
-    """A problem of the suite.
+    """A problem of the suite."""
 
-    Attributes:
-        name: Its name in tables, files and on the command line.
-        make: Makes it.
-        convex: Whether f is convex.
-        source: Where its data comes from, and how it is split.
-        bundled: Whether its data is part of scikit-learn (the extra `bench`).
-    """
-
-    name: str
-    make: Callable[[], Problem]
-    convex: bool
-    source: str
-    bundled: bool = False
+    name: str  # its name in tables, files and on the command line
+    make: Callable[[], Problem]  # makes it
+    convex: bool  # whether f is convex
+    source: str  # where its data comes from, and how it is split
+    bundled: bool = False  # whether its data is part of scikit-learn (the extra `bench`)
 
 
 def _features(name: str) -> Table:

@@ -30,7 +30,7 @@ from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.run import Run
 from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
-from fedpd.search.solve import solve
+from fedpd.search.solve import model_bytes, solve
 from fedpd.suite.problems import PROBLEMS, bundled_module, make
 from fedpd.suite.race import BUDGETS, RaceResult, race, tries_within
 from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
@@ -232,8 +232,7 @@ def _vectors(run: Run, problem: Problem, rounds: int) -> Vectors:
     """Return the share of vectors in the messages of a run; of a method that is not of fedpd, all of them."""
     if isinstance(run.spec, Spec) and run.spec.name in ALGORITHMS:
         return vectors_per_byte(build_algorithm(table_of(run.spec), rounds), problem)
-    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
-    return Vectors(1 / model, 1 / model)
+    return Vectors(1 / model_bytes(problem), 1 / model_bytes(problem))
 
 
 def _solved(problem: Problem, target: float, rounds: int) -> Run:

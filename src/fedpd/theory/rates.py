@@ -231,13 +231,7 @@ def rounds_for(
 
 @explained
 def local_accuracy(
-    epsilon: float,
-    *,
-    L: float,
-    eta: float,
-    p: float = 0.0,
-    delta: float = math.inf,
-    nonconvexity: float | None = None,
+    epsilon: float, *, L: float, eta: float, p: float = 0.0, delta: float = math.inf, nonconvexity: float | None = None
 ) -> float:
     """Return the eps_1 that local solves must reach: epsilon/(2 C_4) if every round communicates.
 
