@@ -3,10 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from tools.suite_answers import find
 
 from fedpd import FedpdError, theory
 from fedpd.suite import PROBLEMS
-from fedpd.suite.answers import find, known
+from fedpd.suite.answers import known
 from fedpd.suite.problems import at_random, by_dirichlet, by_label, by_size, make
 
 GENERATED = [name for name, entry in PROBLEMS.items() if not entry.bundled]

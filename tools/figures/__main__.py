@@ -5,7 +5,7 @@
 
 All data come from this repository: formulas, generated data, and docs/figures/*.json, which `tools.figures.record`
 writes. The tables of docs/suite and docs/networks are data too. suite_0.png, suite_8.png and suite_64.png show more
-costs, whose data take hours and are not stored: `python -m fedpd.suite.page` draws them.
+costs, whose data take hours and are not stored: `python -m tools.suite_pages` draws them.
 """
 
 import sys
@@ -19,12 +19,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from tools.figures import networks, recorded, suite
+from tools.figures.skipping_map import skipping_map_figure
 from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
 from fedpd.report import comparison_figure
-from fedpd.report.theory import skip_probability_figure, skipping_map_figure
 from fedpd.reproduce.command import ITEMS
+from fedpd.reproduce.formulas import skip_probability_figure
 from fedpd.reproduce.session import Session
 
 DOCS = Path(__file__).parents[2] / "docs"

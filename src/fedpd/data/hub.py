@@ -23,7 +23,7 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, Options, Samples, assemble, place_in
+from fedpd.data.federated import Federated, Options, assemble, place_in
 from fedpd.data.indexed import IndexedPart, SourceFile, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
@@ -68,22 +68,25 @@ def hub(
         name: The name of the data in tables and figures; None: the last part of `source`.
         lazy: Whether the features stay in Hugging Face's files and are read when a round needs them.
     """
-    parts = read_splits("data.hub", str(source), config, revision, cache, split)
-
-    def samples(rows: Any) -> dict[str, Samples]:
-        check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], str(source))
-        x = reshape(features_of(rows, features, str(source)), shape, str(source))
-        table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
-        return by_client(table, client, read_labels(table, label, str(source), classes), x, str(source))
-
+    parts, where = read_splits("data.hub", str(source), config, revision, cache, split), str(source)
     called = class_names(parts, label) if label_names is None else label_names
     options = Options(classes, called, dtype, name or Path(source).name)
+    found, index = {}, {}
+    for part, rows in parts.items():
+        if not lazy and not len(rows):
+            continue
+        check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], where)
+        x = None if lazy else reshape(features_of(rows, features, where), shape, where)
+        table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
+        y = read_labels(table, label, where, classes)
+        if x is None:
+            files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
+            read = HubRows(rows, str(rows._fingerprint), files, features, shape, where)
+            index[part] = IndexedPart(client_names(table, client, where), y, read)
+        else:
+            found[part] = by_client(table, client, y, x, where)
     if lazy:
-        index = {
-            part: _index(rows, client, features, label, shape, str(source), classes) for part, rows in parts.items()
-        }
-        return index_by_client(index, str(source), options)
-    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
+        return index_by_client(index, where, options)
     return assemble(found.get("train", {}), found.get("test", {}), place_in(source), options)
 
 
@@ -117,24 +120,6 @@ class HubRows:
             some = self.rows.select(rows, keep_in_memory=True)
             features = features_of(some, self.features, self.source)
         return reshape(features, self.shape, self.source)
-
-
-def _index(
-    rows: Any,
-    client: str,
-    features: str | Sequence[str],
-    label: Label,
-    shape: Shape | None,
-    source: str,
-    classes: Classes,
-) -> IndexedPart:
-    """Return the clients and labels of a split, and a function that reads its features."""
-    check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], source)
-    files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
-    table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
-    labels = read_labels(table, label, source, classes)
-    read = HubRows(rows, str(rows._fingerprint), files, features, shape, source)
-    return IndexedPart(client_names(table, client, source), labels, read)
 
 
 def read_splits(

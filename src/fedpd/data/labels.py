@@ -74,8 +74,7 @@ def check_not_mixed(given: Any, labels: np.ndarray, where: str) -> None:
     if isinstance(given, list | tuple) and labels.dtype.kind == "U" and labels.ndim == 1:
         other = next((label for label in given if not isinstance(label, str)), None)
         if other is not None:
-            rule = "stands among texts"
-            refuse(f"{where}: label", other, rule, "Give all labels as texts, or all as numbers")
+            refuse(f"{where}: label", other, "stands among texts", "Give all labels as texts, or all as numbers")
 
 
 def _all_text(y: np.ndarray) -> bool:

@@ -132,8 +132,7 @@ def federated(parts: dict[str, dict[str, Found]], parse: Any, shape: Shape | Non
     held = {(part, user): found for part, users in parts.items() for user, found in users.items() if len(found.labels)}
     for user in names:
         if not any((part, user) in held for part in parts):
-            rule = "has no training or test samples"
-            refuse("user", user, rule, "Leave the user out, or give drop_empty=True")
+            refuse("user", user, "has no training or test samples", "Leave the user out, or give drop_empty=True")
     shapes = {found.shape for found in held.values()}
     if len(shapes) > 1:
         refuse("shapes of samples", sorted(shapes), "must be equal", "Bring all samples to one shape")

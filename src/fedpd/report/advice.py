@@ -242,8 +242,7 @@ def scaled_setting(label: str) -> Path:
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
         (('eta',), ('oracle', 'step'))
     """
-    rule = variants()[label].rule
-    once, twice = (dict(_numbers(rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
+    once, twice = (dict(_numbers(variants()[label].rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
     return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
 
 

@@ -26,34 +26,6 @@ from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import at_least, below, check_room, choice, count, positive, refuse
 from fedpd.base.typed import explained
 
-__all__ = [
-    "DRIFTS",
-    "Drift",
-    "Errors",
-    "Factors",
-    "Floor",
-    "Schedule",
-    "Stretch",
-    "best_equal_stretch",
-    "best_stretch",
-    "communications_map",
-    "contraction",
-    "effective_eta",
-    "equal_contraction",
-    "factors",
-    "fewest_communications",
-    "free_mean_map",
-    "k_folds",
-    "longest_winning_stretch",
-    "mean_square_contraction",
-    "paper_floor",
-    "rate_per_round",
-    "relative_communications",
-    "small_eta_floor",
-    "stretch_map",
-    "typical_contraction",
-]
-
 Drift = Literal["paper", "corrected", "corrected-exact"]
 Errors = Literal["agents", "server"]
 DRIFTS: tuple[Drift, ...] = get_args(Drift)

@@ -1,6 +1,6 @@
 """Remake the parts of the documentation that compare methods on the suite, from a file of results.
 
-    python -m fedpd.suite.page runs/suite/cells.jsonl docs
+    python -m tools.suite_pages runs/suite/cells.jsonl docs
 
 In the pages, each part stands between two comments: `<!-- measured: NAME -->` and `<!-- end -->`. The text around them
 is written by hand. A method is compared with the best of all others on each problem, whatever tuning the others had.

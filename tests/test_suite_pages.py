@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from fedpd.suite import PROBLEMS
-from fedpd.suite.page import (
+from tools.suite_pages import (
     against_best,
     far_from_best,
     made,
@@ -16,6 +14,8 @@ from fedpd.suite.page import (
     summary_markdown,
     tuned_at_most,
 )
+
+from fedpd.suite import PROBLEMS
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS, TARGET
 
