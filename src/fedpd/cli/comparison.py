@@ -33,7 +33,7 @@ def check_no_file(given: dict[str, Any]) -> None:
         refuse(f"--{name}", value, "needs an experiment file", "Give FILE, or: fedpd compare strong")
 
 
-def run(source: str, methods: str, given: dict[str, Any], out: Path | None, overwrite: bool) -> None:
+def compare_file(source: str, methods: str, given: dict[str, Any], out: Path | None, overwrite: bool) -> None:
     """Compare methods on the problem of a file.
 
     Args:

@@ -63,13 +63,13 @@ def compare(
     if source is None:
         comparison.check_no_file({name: value for name, value in given.items() if value})
         goal = 1e-10 if target is None else target
-        plan = execution.comparison(
+        experiment = execution.paper_comparison(
             600 if rounds is None else rounds, data, 1 if seeds is None else seeds, methods or "paper", goal
         )
-        execution.start(plan, out or new_folder("compare"), overwrite, goal)
+        execution.start(experiment, out or new_folder("compare"), overwrite, goal)
         return
     given |= {"seeds": seeds, "rounds": rounds, "target": target}
-    comparison.run(
+    comparison.compare_file(
         source, methods, {name: value for name, value in given.items() if value not in (None, "")}, out, overwrite
     )
 
@@ -99,6 +99,6 @@ def resume(folder: Annotated[Path, typer.Argument(help="The run folder of an int
     from fedpd.cli.terminal import say
     from fedpd.experiments import runner
 
-    plan = runner.open_folder(folder, say)
-    runner.check(plan)
-    execution.execute(plan, folder)
+    experiment = runner.open_folder(folder, say)
+    runner.check(experiment)
+    execution.execute(experiment, folder)

@@ -19,8 +19,8 @@ from fedpd.base.progress import Event, StepFunction
 from fedpd.engine.views.drawing import clear_frame, line_style, line_styles
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.style import style_of
-from fedpd.experiments import experiment, run_folder, runner
-from fedpd.experiments.experiment import Experiment
+from fedpd.experiments import run_folder, runner
+from fedpd.experiments.experiment import Experiment, parse
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import figure
 from fedpd.reproduce.verdict import Check
@@ -79,16 +79,16 @@ def run_file(
             f"{folder}: holds a run of another experiment file, and fedpd does not mix runs. "
             "Give another --out, or remove the folder."
         )
-    plan = experiment.parse(text)
-    rounds = plan.settings.rounds
+    experiment = parse(text)
+    rounds = experiment.settings.rounds
 
     def listen(event: Event) -> None:
         session.on_progress(f"{into} {event.what}", int(event.done), rounds)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # the theorem does not cover the paper's own steps
-        found = runner.run(plan, folder, listen)
-    return plan, {result.label: result for result in found}
+        found = runner.run(experiment, folder, listen)
+    return experiment, {result.label: result for result in found}
 
 
 def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, against: str = "communications") -> Figure:
