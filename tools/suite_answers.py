@@ -1,4 +1,4 @@
-"""Compute the answers of the suite's problems anew, and write the file that `fedpd.suite.answers` reads.
+"""Compute the answers of the suite's problems anew, and write the file that `fedpd.suite.problems` reads.
 
     python -m tools.suite_answers
 
@@ -23,8 +23,7 @@ from fedpd.base.atomic import replace_file
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.suite.answers import FILE, KnownAnswer
-from fedpd.suite.problems import PROBLEMS, make
+from fedpd.suite.problems import FILE, PROBLEMS, KnownAnswer, make
 
 
 def find(problem: Problem) -> KnownAnswer:

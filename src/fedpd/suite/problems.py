@@ -1,13 +1,15 @@
-"""The problems of the suite: their data, the ways to divide it among agents, their losses, and the list of all.
+"""The problems of the suite: their data, the ways to divide it, their losses, the list of all, and known answers.
 
 `PROBLEMS` says how each problem is made, whether it is convex, and where it comes from. The data are scikit-learn's own
 small data sets, or generated here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import jax
@@ -491,3 +493,32 @@ PROBLEMS: dict[str, SuiteProblem] = {entry.name: entry for entry in _ALL}
 def make(name: str) -> Problem:
     """Return the problem of this name, which it also carries."""
     return replace(PROBLEMS[choice("problem", name, PROBLEMS)].make(), name=name)
+
+
+FILE = "answers.json"  # f* and the curvature at each minimum, which `python -m tools.suite_answers` computes
+
+
+class KnownAnswer(NamedTuple):
+    """Known facts about a problem of the suite."""
+
+    agents: int  # N
+    dimension: int  # d
+    samples: int  # M, all samples
+    value: float  # f*, the value at the minimum
+    stationarity: float  # ||grad f||^2 at the minimum that was found, relative to the start's
+    smallest: float  # the smallest eigenvalue of the mean Hessian at the minimum
+    largest: float  # the largest eigenvalue there
+    dissimilarity: float  # max_i ||H_i - H|| there, relative to the largest eigenvalue
+    negative: float  # the smallest eigenvalue of any H_i at the start or at the minimum, if it is negative; 0 otherwise
+
+    @property
+    def condition(self) -> float:
+        """The condition number of the mean Hessian at the minimum; infinite where minima are not isolated."""
+        return self.largest / self.smallest if self.smallest > 1e-12 * self.largest else np.inf
+
+
+@cache
+def known_answers() -> dict[str, KnownAnswer]:
+    """Return the facts of all problems, from the file."""
+    read = json.loads(files("fedpd.suite").joinpath(FILE).read_text(encoding="utf-8"))
+    return {name: KnownAnswer(**facts) for name, facts in read.items()}

@@ -16,8 +16,7 @@ from rich.table import Table
 from fedpd.engine.views.drawing import line_styles, plain_ticks
 from fedpd.engine.views.entries import unequal_work
 from fedpd.report.tables import markdown_table, text_table
-from fedpd.suite.answers import known
-from fedpd.suite.problems import PROBLEMS
+from fedpd.suite.problems import PROBLEMS, known_answers
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -161,7 +160,7 @@ def write_results(cells: Sequence[Cell], budgets: Sequence[int], folder: Path) -
 
 def problem_rows() -> list[tuple[str, ...]]:
     """Return the cells of the list of problems, in the order of `HEADINGS`."""
-    facts = known()
+    facts = known_answers()
     rows: list[tuple[str, ...]] = []
     for name, entry in PROBLEMS.items():
         fact = facts[name]

@@ -17,7 +17,7 @@ from fedpd.core import Method, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.measure.costs import costs_of, exchanged_messages
 from fedpd.engine.measure.history import History, first_row
-from fedpd.suite.answers import known
+from fedpd.suite.problems import known_answers
 
 TARGET = 1e-10  # of the start's ||grad f||^2
 COSTS = {
@@ -88,7 +88,7 @@ def is_low(history: History, problem: Problem) -> np.ndarray:
     Args:
         problem: The problem. If its minimum is not known, f must not be above the start's.
     """
-    first, facts = history["loss"][0], known().get(problem.name)
+    first, facts = history["loss"][0], known_answers().get(problem.name)
     return history["loss"] <= (first if facts is None else (first + facts.value) / 2)
 
 

@@ -204,9 +204,6 @@ def bound(
     return sum(terms(T, gap, **steps, gradients=gradients, delta=delta, agents=agents, nonconvexity=nonconvexity))
 
 
-# --- settings that reach a target -------------------------------------------------------------------------------------
-
-
 @explained
 def rounds_for(
     epsilon: float,

@@ -172,9 +172,6 @@ def small_eta_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int
     return _floor(hessians, positive("eta", eta, ETA) * (k - 1) / 2 * np.linalg.solve(hessians.mean(0), pull))
 
 
-# --- helper functions -------------------------------------------------------------------------------------------------
-
-
 def _powers(hessians: np.ndarray, eta: float, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return P_i^k and T_i = eta (P_i + ... + P_i^{k-1}) of all agents, each (N, d, d)."""
     positive("eta", eta, ETA)
@@ -335,9 +332,6 @@ def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> S
         if (communications - 1) * single - math.log(factors(L, eta, long).difference) >= digits * (1 - 1e-14):
             break
     return Schedule(communications, total, long)
-
-
-# --- equal Hessians and random skipping: stretches of random length ---------------------------------------------------
 
 
 @explained

@@ -42,9 +42,6 @@ def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float
     return 1 / (3 * (iterations + math.sqrt(iterations * refresh * _inverse(plan))) * L)
 
 
-# --- the theorem as proved --------------------------------------------------------------------------------------------
-
-
 class Constants(NamedTuple):
     """The constants of the proved theorem, in place of the printed ones.
 
@@ -140,9 +137,6 @@ def bound(
     return c.C_9 / T * (gap + c.start * gradients)
 
 
-# --- the theorem as printed -------------------------------------------------------------------------------------------
-
-
 class PrintedConstants(NamedTuple):
     """C_9, ..., C_13 of the appendix. Some that should be positive can be negative."""
 
@@ -184,9 +178,6 @@ def printed_bound(
     return c_9 * gap / T if gap else 0.0
 
 
-# --- the cost ---------------------------------------------------------------------------------------------------------
-
-
 @explained
 def schedule(samples: int, agents: int, iterations: int) -> Schedule:
     """Return the paper's choice I = sqrt(M), B = I/(Q N), rounded to integers of at least 1.
@@ -219,9 +210,6 @@ def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh
     _schedule(iterations, refresh, batch)
     each_step = samples if batch is None else batch * agents
     return -(-T // refresh) * samples + 2 * T * iterations * each_step
-
-
-# --- helper functions -------------------------------------------------------------------------------------------------
 
 
 def _schedule(iterations: int, refresh: int, batch: int | None) -> Schedule:
