@@ -47,7 +47,10 @@ def encode(
         if names is not None:
             refuse("label_names", tuple(names), "needs classes, and classes=False says that there are none", "Drop one")
         return encode_targets(labels, place), np.zeros(0, np.int32), None
-    texts = {key: y.dtype.kind in "UT" or (y.dtype == object and _all_text(y)) for key, y in labels.items()}
+    texts = {
+        key: y.dtype.kind in "UT" or (y.dtype == object and all(isinstance(one, str) for one in y))
+        for key, y in labels.items()
+    }
     if any(texts.values()):
         for (part, agent), is_text in texts.items():
             if not is_text:
@@ -75,11 +78,6 @@ def check_not_mixed(given: Any, labels: np.ndarray, where: str) -> None:
         other = next((label for label in given if not isinstance(label, str)), None)
         if other is not None:
             refuse(f"{where}: label", other, "stands among texts", "Give all labels as texts, or all as numbers")
-
-
-def _all_text(y: np.ndarray) -> bool:
-    """Return whether all labels of an array of objects are texts."""
-    return all(isinstance(label, str) for label in y)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

@@ -70,7 +70,9 @@ def partition(
     seed = count("seed", 0 if seed is None else seed, "Give the seed of the division, an integer", least=0)
     rng = np.random.default_rng(seed)
     numbers = {"train": np.zeros(len(y), int)} if classes is False else {"train": np.unique(y, return_inverse=True)[1]}
-    tests = None if test is None else _pair(*_two(test), "test", classes)
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        refuse("test", type(test).__name__, "must be a pair (x, y)", "Give test=(x_test, y_test)")
+    tests = None if test is None else _pair(test[0], test[1], "test", classes)
     if tests is not None and classes is not False:
         both = np.unique(np.concatenate([y, tests[1]]), return_inverse=True)[1]
         numbers = {"train": both[: len(y)], "test": both[len(y) :]}
@@ -96,12 +98,6 @@ def partition(
         return f"{type(partitioner).__name__.lstrip('_')}: agent {agent!r}"
 
     return assemble(parts["train"], parts.get("test", {}), place, Options(classes, label_names, dtype, name))
-
-
-def _two(test: Any) -> tuple[Any, Any]:
-    if not isinstance(test, tuple | list) or len(test) != 2:
-        refuse("test", type(test).__name__, "must be a pair (x, y)", "Give test=(x_test, y_test)")
-    return test[0], test[1]
 
 
 def _pair(x: Any, y: Any, what: str, classes: Classes) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ names the user's own code, in a module beside the file or on Python's path (`fed
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, get_args
 
 from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
-from fedpd.clock import Clock, from_table, seconds
+from fedpd.clock import from_table, seconds
 from fedpd.core import Method, Problem
 from fedpd.engine.config import RunConfig
 from fedpd.engine.execution import Execution
@@ -206,9 +206,8 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     kept = {key: tables["run"][key] for key in TAKING_PART if key in tables["run"]}
     at(f"{source}:", _settings, {"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
-    code = own_code.locate(own_code.references(tables["problem"]), beside)
-    _announce(code, on_code)
-    return FoundProblem(tables["problem"], kept, own_code.importing(beside), code, beside)
+    code, find = _own_code(tables["problem"], beside, on_code)
+    return FoundProblem(tables["problem"], kept, find, code, beside)
 
 
 def _problem_tables(source: str) -> dict[str, Any]:
@@ -242,9 +241,7 @@ def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparis
     tables = _problem_tables(source)
     known_keys(source, tables, ("problem", "run", "algorithm", "compare"), required=())
     beside = beside_of(Path(source))
-    code = own_code.locate(own_code.references(tables), beside)
-    _announce(code, on_code)
-    find = own_code.importing(beside)
+    code, find = _own_code(tables, beside, on_code)
     settings = at(f"{source}:", _settings, {"rounds": 1, **tables["run"]})
     settings = _with_code(settings, find)
     run = {key: getattr(settings, key) for key in tables["run"]}
@@ -260,9 +257,12 @@ def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparis
     return FoundComparison(FoundProblem(tables["problem"], kept, find, code, beside), run, tables["compare"], methods)
 
 
-def _announce(code: Sequence[Code], on_code: OnCode | None) -> None:
+def _own_code(tables: Any, beside: Path | None, on_code: OnCode | None) -> tuple[tuple[Code, ...], Find]:
+    """Return the user's own modules that tables name, after announcing them, and what finds their objects."""
+    code = own_code.locate(own_code.references(tables), beside)
     if code and on_code is not None:
         on_code(own_code.announcement(code))
+    return code, own_code.importing(beside)
 
 
 def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) -> Experiment:
@@ -276,9 +276,7 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     """
     tables = _checked_tables(text)
     outline = _outline(tables)
-    code = own_code.locate(own_code.references(tables), beside)
-    _announce(code, on_code)
-    find = own_code.importing(beside)
+    code, find = _own_code(tables, beside, on_code)
     with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
         algorithms = [
@@ -324,7 +322,10 @@ def _settings(table: Table) -> RunTable:
     known_keys("[run]", table, RUN_KEYS, required=("rounds",))
     settings = RunTable(**table)
     if settings.clock is not None:
-        settings = replace(settings, clock=_clock(settings.clock))
+        if not isinstance(settings.clock, dict):
+            remedy = "Write [run.clock] on a line of its own"
+            raise FedpdError(f"[run] clock = {shown(settings.clock)}: must be a table. {remedy}.")
+        settings = replace(settings, clock=at("[run.clock]", from_table, settings.clock))
     if settings.deadline is not None:
         at("[run]", seconds, "deadline", settings.deadline)
     for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents", "buffer"):
@@ -353,12 +354,6 @@ def _settings(table: Table) -> RunTable:
         if not is_reference(one):
             at("[run]", choice, "record", one, RECORDABLE)
     return replace(settings, seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
-
-
-def _clock(table: Any) -> Clock:
-    if not isinstance(table, dict):
-        raise FedpdError(f"[run] clock = {shown(table)}: must be a table. Write [run.clock] on a line of its own.")
-    return at("[run.clock]", from_table, table)
 
 
 def _check_seeds(seeds: Any) -> None:

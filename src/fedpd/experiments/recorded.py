@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
 from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
-from fedpd.engine.views.entries import Entry, Measured, entry_of
+from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
 from fedpd.experiments.experiment import MethodLabel, RunTable
@@ -141,13 +142,11 @@ def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
     """
 
     def timed(entry: Entry) -> Entry:
-        return entry._replace(runs=tuple(at(f"{entry.label}:", _timed, run, clock) for run in entry.runs))
+        return entry._replace(
+            runs=tuple(at(f"{entry.label}:", methodcaller("timed", clock), run) for run in entry.runs)
+        )
 
     return [record._replace(entries=tuple(timed(entry) for entry in record.entries)) for record in records]
-
-
-def _timed(run: Any, clock: Clock) -> Measured:
-    return run.timed(clock)
 
 
 def _federation(folder: Path) -> Record:

@@ -15,7 +15,7 @@ from tree_math import Vector
 from fedpd import problems
 from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
-from fedpd.core import Method, Problem
+from fedpd.core import Method
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.measure.costs import message_costs
 from fedpd.report.tables import markdown_table, text_table
@@ -88,7 +88,7 @@ def example_methods() -> list[tuple[str, Method]]:
 
 def measure_sizes(algorithm: Method) -> Sizes:
     """Return the messages of a method's first round and its memory, measured on a problem with a large model."""
-    problem = _large_problem()
+    problem = problems.quadratic(np.ones((2, 1, 1)) * np.eye(100), np.ones((2, 100)))
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
         f = local_objective(functions, one)
@@ -98,10 +98,6 @@ def measure_sizes(algorithm: Method) -> Sizes:
     model = problem.dimension * 8
     totals = (sum(costs.bytes_up), sum(costs.bytes_down), _bytes(agent), _bytes(server))
     return Sizes(*(round(total / model, 1) for total in totals))
-
-
-def _large_problem() -> Problem:
-    return problems.quadratic(np.ones((2, 1, 1)) * np.eye(100), np.ones((2, 100)))
 
 
 def _bytes(tree: Any) -> int:

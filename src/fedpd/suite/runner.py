@@ -158,7 +158,9 @@ def run_suite(
     count("rounds", rounds, "Give the rounds of a run, at most, e.g. 512")
     chosen = sorted(set(budgets))
     wanted = [(name, label, budget) for name in names for label in labels for budget in chosen]
-    known = {_key(cell): cell for cell in _open(file, rounds, wanted if again else [])}
+    settings, drop = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}, wanted if again else []
+    rows = kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)
+    known = {_key(cell): cell for cell in (Cell(**row) for row in rows)}
     problem: Problem | None = None
     for name, label in product(names, labels):
         missing = [budget for budget in chosen if (name, label, budget) not in known]
@@ -205,12 +207,6 @@ def read_cells(file: Path) -> list[Cell]:
 
 def _key(cell: Cell) -> tuple[str, str, int]:
     return cell.problem, cell.method, cell.budget
-
-
-def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list[Cell]:
-    """Return the cells that a file has, without those to drop; make it if it is not there."""
-    settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
-    return [Cell(**row) for row in kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)]
 
 
 def _results(
