@@ -19,13 +19,12 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from tools.figures import networks, recorded, suite
-from tools.figures.skipping_map import skipping_map_figure
 from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
 from fedpd.report import comparison_figure
+from fedpd.report.theory import skip_probability_figure, skipping_map_figure
 from fedpd.reproduce.command import ITEMS
-from fedpd.reproduce.formulas import skip_probability_figure
 from fedpd.reproduce.session import Session
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,9 +9,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from tools.figures.skipping_map import BANDS
 
 from fedpd.engine.views.style import HUES
+from fedpd.report.theory import BANDS
 
 INK, SOFT = "#1b1f24", "#59636e"  # of texts and axes on a light page
 DARK = {INK: "#e8ebee", SOFT: "#a3adb8", "#ffffff": "#1e2129"}

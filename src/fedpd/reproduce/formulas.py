@@ -10,11 +10,10 @@ import math
 
 import jax
 import numpy as np
-from matplotlib.figure import Figure
 
 from fedpd.base.precision import scope
-from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame
 from fedpd.problems.hard_instance import PSI_1, theta
+from fedpd.report.theory import skip_probability_figure
 from fedpd.reproduce.session import Findings, Session, lines_figure
 from fedpd.reproduce.verdict import Check, numbers, outcome
 from fedpd.theory import communication_factor, max_eta, printed, rates
@@ -60,33 +59,6 @@ def figure_1(session: Session) -> Findings:
         ),
     ]
     return Findings(checks, "formulas, at eta = (sqrt(5)-1)/(8L)", skip_probability_figure(L, ETA))
-
-
-def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np.ndarray | None = None) -> Figure:
-    """Return the paper's Figure 1, p against epsilon/delta^2: its rule, two approximations, and the guaranteed p.
-
-    Args:
-        eta: The penalty parameter; None: the paper's choice, half the bound of Theorem 1.
-    """
-    eta = max_eta(L) / 2 if eta is None else eta
-    curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axes = figure.subplots()
-    shown: tuple[tuple[np.ndarray, str, Dash], ...] = (
-        (curves.exact, "the paper's rule, C(p) ≤ ε/(3δ²), solved", "-"),
-        (curves.linear, "its linear approximation", "--"),
-        (curves.logarithmic, "its logarithmic approximation", "-."),
-        (curves.guaranteed, "guaranteed, whatever the fᵢ", "-"),
-    )
-    for (values, label, dash), colour in zip(shown, COLOURS, strict=False):
-        axes.plot(curves.ratio, values, linestyle=dash, color=colour, linewidth=1.9, label=label)
-    axes.set(xscale="log", ylim=(-0.02, 1.04))
-    axes.set_xlabel("ε/δ², target accuracy over differences between agents")
-    axes.set_ylabel("p, share of communications that may be skipped")
-    axes.set_title(f"η L = {eta * L:.3g}", fontsize=10)
-    clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    return figure
 
 
 def growth(p: float) -> float:

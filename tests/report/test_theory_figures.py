@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.figures.skipping_map import Family, example_families, skipping_map_figure
 
 from fedpd.report.figures import save_figure
-from fedpd.reproduce.formulas import skip_probability_figure
+from fedpd.report.theory import Family, example_families, skip_probability_figure, skipping_map_figure
 from fedpd.theory import max_eta, rates
 
 

@@ -1,4 +1,4 @@
-"""Draw where skipping saves communications."""
+"""Draw where skipping saves communications, and how much skipping the theorem allows."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from fedpd.engine.views.drawing import plain_ticks
+from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame, plain_ticks
 from fedpd.problems.quadratic import random_quadratic
+from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import Drift, communications_map
 
 ROWS: tuple[tuple[Drift, str], ...] = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
@@ -98,3 +99,30 @@ def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) 
         axis.set_minor_locator(NullLocator())
         plain_ticks(axis)
     return mesh
+
+
+def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np.ndarray | None = None) -> Figure:
+    """Return the paper's Figure 1, p against epsilon/delta^2: its rule, two approximations, and the guaranteed p.
+
+    Args:
+        eta: The penalty parameter; None: the paper's choice, half the bound of Theorem 1.
+    """
+    eta = max_eta(L) / 2 if eta is None else eta
+    curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.subplots()
+    shown: tuple[tuple[np.ndarray, str, Dash], ...] = (
+        (curves.exact, "the paper's rule, C(p) ≤ ε/(3δ²), solved", "-"),
+        (curves.linear, "its linear approximation", "--"),
+        (curves.logarithmic, "its logarithmic approximation", "-."),
+        (curves.guaranteed, "guaranteed, whatever the fᵢ", "-"),
+    )
+    for (values, label, dash), colour in zip(shown, COLOURS, strict=False):
+        axes.plot(curves.ratio, values, linestyle=dash, color=colour, linewidth=1.9, label=label)
+    axes.set(xscale="log", ylim=(-0.02, 1.04))
+    axes.set_xlabel("ε/δ², target accuracy over differences between agents")
+    axes.set_ylabel("p, share of communications that may be skipped")
+    axes.set_title(f"η L = {eta * L:.3g}", fontsize=10)
+    clear_frame(axes)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
