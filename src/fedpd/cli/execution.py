@@ -51,11 +51,7 @@ def start(experiment: Experiment, folder: Path, overwrite: bool, target: float |
 
 
 def execute(experiment: Experiment, folder: Path, target: float | None = None) -> None:
-    """Run the methods that are not finished, and show the results of all.
-
-    Args:
-        target: The stationarity for which the costs are shown; None shows no costs.
-    """
+    """Run the methods that are not finished, and show the results of all, with the costs to a target if it is given."""
     problem, number, rounds = experiment.problem, len(experiment.methods), experiment.settings.rounds
     say(
         f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "

@@ -91,11 +91,7 @@ def _divided(
 
 
 def divide(labels: np.ndarray, classes: int, agents: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the rows of each agent, N arrays of equal length.
-
-    Args:
-        labels: (n,) the numbers of the classes.
-    """
+    """Return the rows of each agent, N arrays of equal length; `labels` (n,) are the numbers of the classes."""
     pools = [rng.permutation(np.flatnonzero(labels == k)).tolist() for k in range(classes)]
     shares = rng.dirichlet(np.full(classes, alpha), agents)
     if not np.isfinite(shares).all():

@@ -22,13 +22,9 @@ Rows = list[np.ndarray]  # the rows of each agent
 
 @dataclass(frozen=True)
 class Division:
-    """A rule that divides samples among agents; the functions of this module make them.
+    """A rule that divides samples among agents; the functions of this module make them."""
 
-    Attributes:
-        by_label: Whether the rule looks at the classes of the samples.
-    """
-
-    by_label = False
+    by_label = False  # whether the rule looks at the classes of the samples
 
     def rows(self, labels: np.ndarray, agents: int, rng: np.random.Generator) -> Rows:
         """Return the rows of each agent.

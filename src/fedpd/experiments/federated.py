@@ -102,11 +102,7 @@ class TrainedModel(NamedTuple):
 
 
 def read_model(path: Path, like: Tree | None = None) -> TrainedModel:
-    """Return the model of a file.
-
-    Args:
-        like: A model of the same structure, if the file cannot describe the model.
-    """
+    """Return the model of a file; `like` has its structure, if the file cannot describe it."""
     arrays, meta = checkpoint.read(path)
     if "model" not in meta:
         raise FedpdError(f"{path}: it holds no model. Give model.safetensors of a federation, or its folder.")

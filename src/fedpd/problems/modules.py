@@ -118,11 +118,7 @@ def in_jax(loss: Any) -> Any:
 
 
 def adapted(library: Any, module: Any, x: Tree, *, backend: str, seed: int) -> Adapter:
-    """Return a module as a function of all its arrays.
-
-    Args:
-        x: Samples of `example_samples`, an array or a dict of arrays.
-    """
+    """Return a module as a function of all its arrays; `x` are samples of `example_samples`."""
     if backend == "callback" and not is_torch(library):
         refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
     rows = slice(None) if is_torch(library) else slice(1)
@@ -171,9 +167,6 @@ def plain_losses(function: Function, loss: Callable[[Array, Tree], Array]) -> Pl
 
     A module with random layers is compared in evaluation, and in training with the same random numbers. Beside batch
     normalisation only training is compared, because a library has no mode without random layers only.
-
-    Args:
-        loss: (outputs, batch) -> the losses.
     """
     plain = function.plain
     if plain is None:

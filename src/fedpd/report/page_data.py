@@ -233,11 +233,7 @@ class Facts(NamedTuple):
 
 
 def rebuild(table: Mapping[str, Any], *, download: bool = False) -> Problem | str:
-    """Return the problem of an experiment file, or the reason why it is not built, such as missing data.
-
-    Args:
-        download: Whether its data may be fetched from the network.
-    """
+    """Return the problem of an experiment file, or the reason why it is not built, such as missing data."""
     data = table.get("data")
     if not download and isinstance(data, Mapping) and data.get("name") == "hub" and not _is_folder(data.get("source")):
         source = shown(data.get("source"))

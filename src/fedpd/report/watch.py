@@ -228,11 +228,7 @@ def check_served(folder: Path) -> None:
 
 
 def server(find: FindState, host: str, port: int, every: float) -> "uvicorn.Server":
-    """Return the server of the page.
-
-    Args:
-        find: Returns what the page shows now, as `state` does.
-    """
+    """Return the server of the page; `find` returns what it shows now, as `state` does."""
     with extra("web", "The live page"):
         import uvicorn
     page = application(find, host, every)

@@ -182,14 +182,7 @@ Places = tuple[int, ...]
 def search(
     candidate: Candidate, judged: Callable[[dict[str, Any], Method], Try], criterion: Criterion, budget: int
 ) -> Searched:
-    """Search the settings of a method with at most `budget` tries.
-
-    Args:
-        candidate: The method.
-        judged: Tries a setting.
-        criterion: What decides.
-        budget: The most tries.
-    """
+    """Search the settings of a method with at most `budget` tries; `judged` tries a setting."""
     axes = list(candidate.axes.values())
     best: Places = tuple(axis.start for axis in axes)
     tried: dict[Places, Try] = {}

@@ -279,11 +279,7 @@ def tune_equally(
     seeds: Sequence[int],
     progress: bool | StepFunction | None,
 ) -> list[Tuned]:
-    """Tune every method with the same local work and budget, and run its best setting on all training samples.
-
-    Args:
-        seeds: The seeds of the runs with the best setting.
-    """
+    """Tune every method with the same local work and budget, and run its best with `seeds` on all training samples."""
     candidates = plan.candidates(methods)
     judge = plan.judge()
     for candidate in candidates:

@@ -191,11 +191,7 @@ def _agents(table: Table, rows: Rows) -> list[Tree]:
 
 
 def with_largest_curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
-    """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second].
-
-    Args:
-        second: The largest second derivative of the loss in x^T a.
-    """
+    """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second]."""
     return Answer(smoothness=second * max(gram_eigenvalue(table.x[own]) / len(own) for own in rows) + l2)
 
 

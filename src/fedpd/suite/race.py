@@ -109,11 +109,7 @@ class Field(NamedTuple):
 
 
 def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict[int, RaceResult]:
-    """Return the result of each budget.
-
-    Args:
-        smoothness: L. Without it, the message about each divergence would compute it.
-    """
+    """Return the result of each budget; `smoothness` is L, which messages about divergence would compute again."""
     known = replace(problem, answer=problem.answer._replace(smoothness=smoothness))
     specs = {budget: {one.spec for one in own} for budget, own in tries.items()}
     field, found = Field(specs, known, rounds), dict.fromkeys(tries, RaceResult())

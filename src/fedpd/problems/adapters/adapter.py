@@ -71,7 +71,6 @@ def split(adapter: Adapter, trainable: Trainable | None) -> Parts:
     """Return the trained and the frozen arrays of a module.
 
     Args:
-        adapter: The module.
         trainable: Which parameters are trained, by path; None: all that the module itself trains.
 
     Raises:

@@ -126,10 +126,6 @@ class Recorder(TorchDispatchMode):
 class Reference:
     """A copy of a module, with the gradient hooks of its parameters, which PyTorch runs.
 
-    Args:
-        module: The module.
-        double: Whether it computes in float64.
-
     Raises:
         FedpdError: If the module cannot be copied.
     """
