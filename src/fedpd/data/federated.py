@@ -52,7 +52,7 @@ ByAgent = list[Samples] | Ragged | Lazy  # N sets of samples
 
 
 class Options(NamedTuple):
-    """What every loader takes beside its source: see `from_arrays`."""
+    """The options that every loader has; `from_arrays` explains them."""
 
     classes: Classes
     label_names: Sequence[str] | None
