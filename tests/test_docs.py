@@ -278,9 +278,6 @@ PROGRAMS = [
     *(
         pytest.param(page, marks=pytest.mark.slow)
         for page in (
-            "choose/agents.md",
-            "choose/conditioning.md",
-            "choose/step_size.md",
             "guide/personalisation.md",
             "networks.md",
             "networks/batch_norm.md",
@@ -288,7 +285,6 @@ PROGRAMS = [
             "networks/large.md",
             "networks/modules.md",
             "networks/random_layers.md",
-            "report.md",
             "results.md",
             "search.md",
             "tasks.md",
