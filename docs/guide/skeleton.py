@@ -51,9 +51,8 @@ class FedAvgM(Method):
 @core.makes(FedAvgM)
 def fedavgm(*, momentum: float, oracle: Oracle) -> Method:
     """Return FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
-    checks.at_least("momentum", momentum, 0, "0 is FedAvg")
-    checks.below("momentum", momentum, 1, "Give e.g. 0.9")
-    return FedAvgM(momentum=momentum, oracle=oracle)
+    momentum = checks.at_least("momentum", momentum, 0, "0 is FedAvg")
+    return FedAvgM(momentum=checks.below("momentum", momentum, 1, "Give 0.9"), oracle=oracle)
 
 
 def rule(L: float, agents: int, scale: Any) -> Method:
@@ -62,12 +61,11 @@ def rule(L: float, agents: int, scale: Any) -> Method:
 
 
 TITLE = "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
-AUTHORS = "Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown"
 CARD = Card(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference(AUTHORS, TITLE, "arXiv:1909.06335", 2019),
+    reference=Reference("Harry Hsu, Hang Qi, Matthew Brown", TITLE, "arXiv:1909.06335", 2019),
     variants=(Variant("FedAvgM", rule, Guarantee("NC, not proved")),),
     parameters={"momentum": "the part of its last step that the server repeats; 0 is FedAvg"},
 )
