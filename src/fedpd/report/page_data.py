@@ -115,10 +115,22 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
         "plain": plain_words(column),
         "kept": kept_words(column),
         "share": column.unit == "share",
+        "start": _axis_start(entries, column),
         "log": column.log,
         "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
         **_findings(entries, column, offered, target),
     }
+
+
+def _axis_start(entries: Sequence[Entry], column: Column) -> float | None:
+    """Return where the axis of a share begins, so that the first rounds do not hide the differences of the others."""
+    if column.unit != "share":
+        return None
+    runs = [run for entry in entries for run in entry.usable]
+    late = [run.history[column.name][run.history["round"] >= max(1, run.history["round"][-1] / 20)] for run in runs]
+    values = np.concatenate(late)
+    values = values[np.isfinite(values)]
+    return None if not len(values) else float(max(0.0, values.min() - 0.1 * np.ptp(values)))
 
 
 def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
