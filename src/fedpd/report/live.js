@@ -118,7 +118,7 @@
       autosize: true, margin: { l: 50, r: 12, t: 34, b: 48 }, showlegend: traces.length <= 12, legend: { orientation: "h", y: -0.2 }, uirevision: `${chosen.x} ${chosen.y}`,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
       xaxis: axis({ title: { text: cost.words }, rangemode: "tozero" }),
-      yaxis: axis({ type: log ? "log" : "linear", tickformat: quantity.share ? "~%" : "", ...(quantity.start && !log ? { range: [quantity.start, null], autorange: "max" } : {}) }),
+      yaxis: axis({ type: log ? "log" : "linear", tickformat: quantity.share ? "~%" : "", ...(quantity.range && !log ? { range: quantity.range } : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false }],
     }, { responsive: true, displayModeBar: false });
   }
