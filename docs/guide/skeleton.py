@@ -4,9 +4,10 @@
     v   = momentum v + mean_S x_i - x
     x   = x + v
 
-Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the newest x when they come
-back. momentum = 0 is FedAvg, and like FedAvg it stops at an error floor on heterogeneous data. Differences from the
-paper: all agents weigh the same, and any oracle may take the local steps.
+Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the
+newest x when they come back. momentum = 0 is FedAvg, and like FedAvg it stops at an error
+floor on heterogeneous data. Differences from the paper: all agents weigh the same, and any
+oracle may take the local steps.
 """
 
 from typing import Any, NamedTuple

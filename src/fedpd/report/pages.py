@@ -335,7 +335,9 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> problem = problems.random_quadratic(agents=4, dimension=3)
         >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))
-        >>> page = report.page({"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem)
+        >>> page = report.page(
+        ...     {"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem
+        ... )
         >>> page.finding.startswith("FedPD reached ‖∇f‖² ≤ ")
         True
     """
