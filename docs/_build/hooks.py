@@ -23,6 +23,7 @@ Other parts are only on the site:
 
 import hashlib
 import logging
+import os
 import re
 import sys
 import warnings
@@ -60,7 +61,8 @@ MOVED = {  # pages that became a part of another one
 
 
 def on_config(config: Any, **kwargs: Any) -> Any:
-    """Add the methods to the navigation, by family, and the notebooks."""
+    """Add the methods to the navigation, by family, and the notebooks; SITE_URL is the address of the site, ending in /."""
+    config.site_url = config.site_url or os.environ.get("SITE_URL")
     add_methods(config.nav)
     _section(config.nav, "Notebooks").extend(notebooks.navigation())
     return config
@@ -92,6 +94,8 @@ def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
 
     files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
     files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
+    if config.site_url:  # a social network needs the address of the picture
+        files.append(File.generated(config, "assets/card.png", content=pictures.card()))
     for old, new in MOVED.items():
         redirect = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">moved</a>'
         files.append(File.generated(config, old, content=redirect))
