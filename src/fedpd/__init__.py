@@ -58,5 +58,5 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.search.tuned import Tuned as Tuned
 
 __getattr__, __dir__, __all__ = _lazy_names(
-    __name__, submodules=("base", "checks", "core", "engine", "report", "search", "torch")
+    __name__, submodules=("base", "checks", "core", "engine", "networks", "report", "search", "torch")
 )

@@ -28,7 +28,7 @@ def lazy_names(
 
     def find(name: str) -> Any:
         if name not in known:
-            near = get_close_matches(name, homes, n=1)
+            near = get_close_matches(name, known, n=1)
             meant = f". Did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{meant}")
         home = known[name]  # the package itself if the name is a module: `from fedpd import data`
