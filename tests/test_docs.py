@@ -72,6 +72,12 @@ def test_pages_that_moved_lead_to_a_heading(hooks: ModuleType) -> None:
         assert heading in [title.lower().replace(" ", "-") for title in titles]
 
 
+def test_the_card_of_the_site_has_the_size_that_networks_show(hooks: ModuleType) -> None:
+    card = hooks.pictures.card()
+    assert card.startswith(b"\x89PNG")
+    assert (int.from_bytes(card[16:20]), int.from_bytes(card[20:24])) == (1200, 630)
+
+
 @pytest.fixture(scope="module")
 def notebooks(hooks: ModuleType) -> ModuleType:
     return hooks.notebooks
