@@ -105,8 +105,8 @@ def _best_text(tuned: "Tuned") -> str:
 def edge_notes(tuned: "Iterable[Tuned]") -> list[str]:
     """Return a sentence for each method whose best value lies at the edge of those that were tried."""
     return [
-        f"{one.label}: the best {' and the best '.join(one.edges)} {'lies' if len(one.edges) == 1 else 'lie'} at the edge "
-        "of what was tried. A better value may lie beyond. Give a larger budget or a wider range."
+        f"{one.label}: the best {' and the best '.join(one.edges)} {'lies' if len(one.edges) == 1 else 'lie'} "
+        "at the edge of what was tried. A better value may lie beyond. Give a larger budget or a wider range."
         for one in tuned
         if one.edges
     ]
