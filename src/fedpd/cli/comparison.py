@@ -97,7 +97,7 @@ def _show(result: Comparison, folder: Path) -> None:
     console.print(text_table(comparison_title(result), head, rows, right=head[1:], fold=head))
     if result.targets:
         head, rows = target_rows(result)
-        title = "Spent until the target was kept, means over the seeds that kept it"
+        title = "Costs until the target was reached and kept, means over the seeds that kept it"
         console.print(text_table(title, head, rows, right=head[2:], fold=head))
     show_lines("\n".join(setting_lines(result)))
     for note in comparison_notes(result):

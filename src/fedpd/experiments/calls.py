@@ -119,7 +119,9 @@ def label_of_table(table: Table) -> str:
 
     Examples:
         >>> from fedpd.experiments.calls import label_of_table
-        >>> label_of_table({"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}})
+        >>> label_of_table(
+        ...     {"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}}
+        ... )
         'my_module:method(eta=0.1, oracle=gd(step=0.2))'
     """
     settings = {key: value for key, value in table.items() if key not in ("name", "label")}

@@ -60,7 +60,10 @@ def regression(
         >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> a = np.arange(6.0).reshape(3, 2)
-        >>> agents = {"left": {"x": a, "y": a @ [1.0, 2.0]}, "right": {"x": a, "y": [1.5, np.nan, 0.0]}}
+        >>> agents = {
+        ...     "left": {"x": a, "y": a @ [1.0, 2.0]},
+        ...     "right": {"x": a, "y": [1.5, np.nan, 0.0]},
+        ... }
         >>> problem = problems.regression(
         ...     lambda x, a: a @ x, from_arrays(agents, classes=False), np.zeros(2)
         ... )

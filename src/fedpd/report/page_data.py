@@ -114,10 +114,25 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
         "plain": plain_words(column),
         "kept": kept_words(column),
         "share": column.unit == "share",
+        "range": _axis_range(entries, column),
         "log": column.log,
         "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
         **_findings(entries, column, offered, target),
     }
+
+
+def _axis_range(entries: Sequence[Entry], column: Column) -> list[float] | None:
+    """Return the ends of the axis of a share: the first rounds must not hide the differences of the others."""
+    if column.unit != "share":
+        return None
+    runs = [run for entry in entries for run in entry.usable]
+    late = [run.history[column.name][run.history["round"] >= max(1, run.history["round"][-1] / 20)] for run in runs]
+    values = np.concatenate(late)
+    values = values[np.isfinite(values)]
+    if not len(values) or not np.ptp(values):
+        return None
+    room = 0.1 * np.ptp(values)
+    return [max(0.0, float(values.min() - room)), float(values.max() + room)]
 
 
 def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:

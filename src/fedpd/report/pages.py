@@ -189,7 +189,8 @@ def settings_table(records: Sequence[Record]) -> str:
         for entry, settings in zip(record.entries, method_settings(record), strict=True):
             seeds = ", ".join(str(run.seed) for run in entry.runs)
             text = settings if isinstance(settings, str) else toml_text(settings)
-            text += "".join(f"\n# run: {name} = {value}" for name, value in run_settings(entry.runs[0]).items())
+            options = run_settings(entry.runs[0]) | {"record": None}  # the curves show what was recorded
+            text += "".join(f"\n# run: {name} = {value}" for name, value in options.items() if value is not None)
             cells = f'<td class="settings"><code>{escape(text)}</code></td><td>{entry.rounds:,}</td><td>{seeds}</td>'
             rows.append(f'<tr><th scope="row">{escape(entry.label)}</th>{cells}</tr>')
     head = '<tr><th scope="col">method</th><th scope="col" class="settings">settings</th>'
@@ -335,7 +336,9 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> problem = problems.random_quadratic(agents=4, dimension=3)
         >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))
-        >>> page = report.page({"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem)
+        >>> page = report.page(
+        ...     {"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem
+        ... )
         >>> page.finding.startswith("FedPD reached ‖∇f‖² ≤ ")
         True
     """

@@ -40,7 +40,7 @@ from fedpd.engine.views.entries import (
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
 from fedpd.report.page_data import is_drawable, page_data, thinned
-from fedpd.report.pages import package_text, plotly_script
+from fedpd.report.pages import experiment_targets, package_text, plotly_script
 
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of Unicode's braille patterns
 
@@ -285,7 +285,7 @@ def state(folder: Path) -> dict[str, Any]:
     except FedpdError as error:  # e.g. a folder that was removed meanwhile
         return {"name": folder.name, "problem": str(error)}
     shown = [entry for entry in record.entries if is_drawable(entry)]
-    curves = page_data(shown) if shown else {}
+    curves = page_data(shown, experiment_targets([record])) if shown else {}
     progress = [_progress(entry) for entry in record.entries]
     progress += [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
     found = {"name": record.name, "finished": record.finished, "progress": progress}

@@ -204,11 +204,20 @@ def markdown(items: Sequence[Reproduction], folder: Path) -> str:
     for item in items:
         parts.append(f"## {item.name}\n\n{_sentence(item.title)} **{_sentence(item.verdict)}**\n")
         parts += [f"Scale: {item.scale}.\n"] if item.scale else []
-        parts.append(markdown_table(("check", item.against, "measured", "outcome", "why"), item.checks))
+        parts.append(markdown_table(("check", item.against, "measured", "outcome", "why"), _reasons_once(item.checks)))
         parts += [markdown_table(item.table[0], item.table[1:])] if item.table else []
         if (folder / f"{item.name}.png").exists():
             parts.append(f"![{item.title}]({item.name}.png)\n")
     return "\n".join(parts)
+
+
+def _reasons_once(checks: Sequence[Check]) -> list[Check]:
+    """Return checks whose reason is "as above" if it is that of the check before."""
+    before = ["", *(check.why for check in checks)]
+    return [
+        check._replace(why="as above") if check.why and check.why == last else check
+        for check, last in zip(checks, before, strict=False)
+    ]
 
 
 def rows_table(item: Reproduction) -> Table:

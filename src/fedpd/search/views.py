@@ -101,8 +101,8 @@ def _tries_text(tuned: "Tuned") -> str:
 def edge_notes(tuned: "Iterable[Tuned]") -> list[str]:
     """Return a sentence for each method whose best value lies at the edge of those that were tried."""
     return [
-        f"{one.label}: at the edge of what was tried: the best {' and the best '.join(one.edges)}. A better value may "
-        "lie beyond. Give a larger budget or a wider range."
+        f"{one.label}: the best {' and the best '.join(one.edges)} {'lies' if len(one.edges) == 1 else 'lie'} "
+        "at the edge of what was tried. A better value may lie beyond. Give a larger budget or a wider range."
         for one in tuned
         if one.edges
     ]
@@ -343,7 +343,7 @@ def comparison_title(found: "Comparison") -> str:
     title = f"{len(found.methods)} methods on {found.problem}, {found.work}, at most {found.budget} tries each"
     edges = sum(bool(one.edges) for one in found.methods)
     title = f"{unequal}: {title}" if unequal else title
-    return f"{title}; {edges} at the edge of what was tried" if edges else title
+    return f"{title}; {edges} with the best settings at the edge of what was tried" if edges else title
 
 
 def comparison_notes(found: "Comparison") -> list[str]:
@@ -370,7 +370,7 @@ def comparison_html(found: "Comparison") -> str:
     )
     if not found.targets:
         return first
-    return first + html_table("Spent until the target was kept, means over the seeds", *target_rows(found))
+    return first + html_table("Costs until the target was reached and kept, means over the seeds", *target_rows(found))
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

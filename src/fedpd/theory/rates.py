@@ -183,7 +183,8 @@ def bound(
 ) -> float:
     """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
-        (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
+        (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2)
+        + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
 
     Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and p < max_skip_probability(L, eta, m), which
     is 1 if the f_i are convex (m = nonconvexity = 0). Otherwise the bound is infinite.

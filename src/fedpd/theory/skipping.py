@@ -3,8 +3,8 @@
 A stretch is k local rounds followed by a communication. With u_i = x_i - x* at a communication, P_i = (I + eta H_i)^-1,
 y = x_0 - x* = mean_i (I - eta H_i) u_i and g_i = grad f_i(x*), a stretch is affine in the u_i and in m, the mean dual:
 
-    paper       u_i+ = P_i^k (y + eta H_i u_i) - T_i g_i                T_i = eta (P_i + ... + P_i^{k-1})
-    corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m                m: exact, m = -mean_i H_i u_i, or estimated
+    paper       u_i+ = P_i^k (y + eta H_i u_i) - T_i g_i,   T_i = eta (P_i + ... + P_i^{k-1})
+    corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m,   m = -mean_i H_i u_i, or an estimate
 
 `contraction` is the spectral radius of that map: in the long run one communication multiplies the error by it. If all
 Hessians are equal there are closed forms, for fixed and for random stretches: the corrected rule with the exact mean

@@ -66,7 +66,7 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
 
     With s = sqrt((IQ - 1)/B), and n = 0 if IQ = 1 (no estimate is used for a second step), else 1:
 
-        k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma                                   bounds the duals' steps
+        k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma    bounds the duals' steps
         C_10 = 1/(2 eta) + 1/gamma - L/2 - L s - eta k^2
         C_12 = C_10 - eta ((L + 1/gamma)^2 + n L^2/B)/(2 (1 - L eta))
         J    = (1 + L eta) k + L + 1/gamma + n L sqrt(I/B)
