@@ -43,16 +43,11 @@ COLUMNS = ("up", "down", "latency", "compute")  # the numbers of an agent, in th
 
 
 class LogNormal(NamedTuple):
-    """A number that differs between agents: median * exp(sigma z) with a standard normal z.
+    """A number that differs between agents: median * exp(sigma z) with a standard normal z."""
 
-    Attributes:
-        median: The median, as a text with a unit or a number.
-        sigma: The standard deviation of the logarithm. With 0.7, the 90th percentile is 6 times the 10th.
-        each: "agent": every agent has one number for the whole run; "round": it is drawn again in every round.
-    """
-
-    median: Any
-    sigma: float
+    median: Any  # the median, as a text with a unit or a number
+    sigma: float  # the standard deviation of the logarithm. With 0.7, the 90th percentile is 6 times the 10th
+    # "agent": every agent has one number for the whole run; "round": it is drawn again in every round
     each: Each = "agent"
 
 

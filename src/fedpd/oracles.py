@@ -96,25 +96,15 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
 
 
 class Stochastic(Oracle):
-    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough, or epochs.
+    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough, or epochs."""
 
-    Attributes:
-        iterations: Q, the largest number of steps; None: `epochs` says how many.
-        epochs: Passes over the agent's own samples; None: Q steps.
-        batch: Samples per step; None: all samples of the agent.
-        tolerance: The value of ||grad phi_i||^2 at which it stops; None: it does Q steps.
-        check: Steps between two checks; None: Q.
-        draw: Draws the samples.
-        gradients: The gradients of each sample that a step computes.
-    """
-
-    iterations: int | None
-    epochs: int | None = None
-    batch: int | None
-    tolerance: float | None = None
-    check: int | None = None
-    draw: Draw = uniform
-    gradients: ClassVar[int] = 1
+    iterations: int | None  # Q, the largest number of steps; None: `epochs` says how many
+    epochs: int | None = None  # passes over the agent's own samples; None: Q steps
+    batch: int | None  # samples per step; None: all samples of the agent
+    tolerance: float | None = None  # the value of ||grad phi_i||^2 at which it stops; None: it does Q steps
+    check: int | None = None  # steps between two checks; None: Q
+    draw: Draw = uniform  # draws the samples
+    gradients: ClassVar[int] = 1  # the gradients of each sample that a step computes
 
     def advance(self, phi: Subproblem, carry: Any, rows: Tree, r: Array, q: Array) -> Any:
         """Return the carry after local step q on these samples."""
@@ -410,15 +400,10 @@ def lbfgs(tolerance: float = 3e-3, iterations: int = 100, pairs: int = 20) -> Or
 
 
 class Estimate(NamedTuple):
-    """The memory of Oracle II between rounds.
+    """The memory of Oracle II between rounds."""
 
-    Attributes:
-        g: g_i, the gradient estimate.
-        uncounted: Whether g is a full gradient whose samples are not counted yet.
-    """
-
-    g: Vector
-    uncounted: Array
+    g: Vector  # g_i, the gradient estimate
+    uncounted: Array  # whether g is a full gradient whose samples are not counted yet
 
 
 class VR(Stochastic):

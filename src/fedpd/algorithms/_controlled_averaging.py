@@ -21,21 +21,11 @@ from fedpd.oracles import STEP, check_stochastic, same_iterations, sgd
 
 
 class Agent(NamedTuple):
-    """An agent.
-
-    Attributes:
-        x: The server's model.
-        c: The server's control variate.
-        own: c_i.
-        estimate: v_i.
-        change: q_i, what the agent sends.
-    """
-
-    x: Vector
-    c: Vector
-    own: Vector
-    estimate: Vector
-    change: Vector
+    x: Vector  # the server's model
+    c: Vector  # the server's control variate
+    own: Vector  # c_i
+    estimate: Vector  # v_i
+    change: Vector  # q_i, what the agent sends
 
 
 class Server(NamedTuple):

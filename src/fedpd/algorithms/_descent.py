@@ -29,21 +29,13 @@ SHORTEST = 1e-4  # length of a trial, below which a search is given up
 
 
 class Descent(NamedTuple):
-    """The server's record of a stall, and its search.
+    """The server's record of a stall, and its search."""
 
-    Attributes:
-        search: L-BFGS.
-        least: The square of the residual at the last progress.
-        waited: The rounds since then.
-        on: Whether the server descends.
-        base: The place of the row of the last accepted point.
-    """
-
-    search: Search
-    least: Array
-    waited: Array
-    on: Array
-    base: Array
+    search: Search  # L-BFGS
+    least: Array  # the square of the residual at the last progress
+    waited: Array  # the rounds since then
+    on: Array  # whether the server descends
+    base: Array  # the place of the row of the last accepted point
 
 
 def no_descent(x: Vector, memory: int) -> Descent:
@@ -58,7 +50,6 @@ def notice_stall(descent: Descent, residual: Array, convex: Array, patience: flo
         descent: The state before.
         residual: The square of the newest row's residual.
         convex: Whether no f_i showed negative curvature.
-        patience: The most rounds without progress.
     """
     fell = residual < descent.least / 4
     waited = jnp.where(fell, 0, descent.waited + 1)

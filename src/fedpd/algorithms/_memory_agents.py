@@ -120,9 +120,7 @@ def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array
 
     Args:
         rows: The agent's rows.
-        newest: The newest of them.
         L: The largest curvature of f_i, for the rounding of its values.
-        bend: The weight.
     """
     w, dual, value = newest
     apart = minus(rows.x, w)  # X_l - w

@@ -25,21 +25,13 @@ class Agent(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A line search from `x` along `direction`.
+    """A line search from `x` along `direction`."""
 
-    Attributes:
-        x: The last accepted point.
-        value: f there.
-        gradient: grad f there.
-        direction: The direction that is searched.
-        length: t; the point that agents hold is x + t direction.
-    """
-
-    x: Vector
-    value: Array
-    gradient: Vector
-    direction: Vector
-    length: Array
+    x: Vector  # the last accepted point
+    value: Array  # f there
+    gradient: Vector  # grad f there
+    direction: Vector  # the direction that is searched
+    length: Array  # t; the point that agents hold is x + t direction
 
     @property
     def point(self) -> Vector:

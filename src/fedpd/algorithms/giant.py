@@ -118,7 +118,6 @@ def conjugate_gradients(product: Any, b: Vector, steps: Any) -> Vector:
 
     Args:
         product: d -> A d.
-        b: The right-hand side.
         steps: The number of steps; fewer are taken where a direction has no positive curvature or nothing is left.
     """
     tiny = jnp.finfo((b @ b).dtype).eps

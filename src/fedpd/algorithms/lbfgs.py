@@ -31,19 +31,12 @@ CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
 
 
 class SecantPairs(NamedTuple):
-    """The last m pairs, newest last.
+    """The last m pairs, newest last."""
 
-    Attributes:
-        steps: The s_k, leaves (m, ...).
-        changes: The y_k, leaves (m, ...).
-        inverse: (m,) the 1/<s_k, y_k>; 0 where there is no pair.
-        scale: <s, y>/<y, y> of the newest pair; 1 before there is one.
-    """
-
-    steps: Any
-    changes: Any
-    inverse: Array
-    scale: Array
+    steps: Any  # the s_k, leaves (m, ...)
+    changes: Any  # the y_k, leaves (m, ...)
+    inverse: Array  # (m,) the 1/<s_k, y_k>; 0 where there is no pair
+    scale: Array  # <s, y>/<y, y> of the newest pair; 1 before there is one
 
     @property
     def is_empty(self) -> Array:

@@ -27,21 +27,11 @@ from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
-    """An agent.
-
-    Attributes:
-        x: x_i.
-        y: y, the same at all agents.
-        u: u_i.
-        v: v, the same at all agents.
-        difference: d_i, what the agent sends.
-    """
-
-    x: Vector
-    y: Vector
-    u: Vector
-    v: Vector
-    difference: Vector
+    x: Vector  # x_i
+    y: Vector  # y, the same at all agents
+    u: Vector  # u_i
+    v: Vector  # v, the same at all agents
+    difference: Vector  # d_i, what the agent sends
 
 
 class LoCoDL(Method):

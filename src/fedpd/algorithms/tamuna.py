@@ -40,15 +40,10 @@ class Agent(NamedTuple):
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The coordinates of the agents, and how a message is made of them.
+    """The coordinates of the agents, and how a message is made of them."""
 
-    Attributes:
-        agents: N.
-        copies: s.
-    """
-
-    agents: int
-    copies: int
+    agents: int  # N
+    copies: int  # s
 
     def column(self, agent: Agent) -> Array:
         """Return pi(i) of the next communication."""
@@ -68,17 +63,11 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Returns C_i(x) from the numbers that travelled.
+    """Returns C_i(x) from the numbers that travelled."""
 
-    Attributes:
-        coordinates: Whose coordinates they are.
-        structure: The structure of the model.
-        shapes: The shapes of its leaves.
-    """
-
-    coordinates: Coordinates
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
+    coordinates: Coordinates  # whose coordinates they are
+    structure: Any  # the structure of the model
+    shapes: tuple[tuple[int, ...], ...]  # the shapes of its leaves
 
     def __call__(self, arrays: dict[str, Array], /) -> Vector:
         sizes = [math.prod(shape) for shape in self.shapes]

@@ -21,26 +21,17 @@ Row = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """The progress of a run or of another computation.
+    """The progress of a run or of another computation."""
 
-    Attributes:
-        what: The name of the computation: a method's label, or "measuring L".
-        done: The number of rounds (or other steps) done; it has a fraction within a round.
-        total: The total number of rounds (or other steps).
-        stationarity: The newest stationarity of a run; NaN if there is none.
-        rows: Returns the rows that the history gained since the last event, by seed.
-        models: Returns the current model of the seed of each of these rows. It is the model of the row's round if the
-            run has an event after every row.
-        compiling: Whether JAX is compiling the program, so that no round is done for a while.
-    """
-
-    what: str
-    done: float
-    total: int
-    stationarity: float = math.nan
-    rows: Callable[[], list[Row]] = list
+    what: str  # the name of the computation: a method's label, or "measuring L"
+    done: float  # the number of rounds (or other steps) done; it has a fraction within a round
+    total: int  # the total number of rounds (or other steps)
+    stationarity: float = math.nan  # the newest stationarity of a run; NaN if there is none
+    rows: Callable[[], list[Row]] = list  # returns the rows that the history gained since the last event, by seed
+    # returns the current model of the seed of each of these rows. It is the model of the row's round if the run has an
+    # event after every row
     models: Callable[[], list[Any]] = list
-    compiling: bool = False
+    compiling: bool = False  # whether JAX is compiling the program, so that no round is done for a while
 
 
 Listener = Callable[[Event], Any]  # True: stop the run, and return what it has so far
@@ -77,15 +68,10 @@ def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
 
 
 class Pace(NamedTuple):
-    """The first event of a computation, from which its speed is measured.
+    """The first event of a computation, from which its speed is measured."""
 
-    Attributes:
-        seconds: The time of the event, by the monotonic clock.
-        done: The number of steps that were done then.
-    """
-
-    seconds: float
-    done: float
+    seconds: float  # the time of the event, by the monotonic clock
+    done: float  # the number of steps that were done then
 
     def rate(self, done: float) -> str:
         """Return the steps per second as text, or "" as long as the speed is not known."""
@@ -114,7 +100,6 @@ def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
     """Return the progress of a computation as text, with its speed, the time left and the stationarity.
 
     Args:
-        event: The progress.
         pace: The first event of the computation.
         alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
     """
@@ -197,7 +182,6 @@ def plain_lines(
     """Yield a listener that writes a line per minute, for a run whose output is a file or a pipe.
 
     Args:
-        write: Writes a line.
         columns: The columns of the history that the lines show beside the stationarity, where a run has them.
         every: Seconds between two lines of a computation. Its end has a line as well.
     """

@@ -33,7 +33,6 @@ def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
     """Return a value as plain JSON, and its arrays by name.
 
     Args:
-        value: The value to write.
         name: The beginning of the arrays' names.
         model: A pytree of any kind. If JSON cannot describe its structure, only its arrays are written wherever it
             occurs in `value`.
@@ -50,8 +49,6 @@ def unpack(plain: Plain, arrays: Mapping[str, np.ndarray], like: Any = None) -> 
     """Return the value from which `pack` made these.
 
     Args:
-        plain: The plain JSON.
-        arrays: The arrays by name.
         like: A pytree with the structure of the model, if JSON could not describe the model.
 
     Raises:

@@ -78,8 +78,6 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
     Args:
         function: A function that does nothing but make its result.
         largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
     """
     given = bound(function, *args, **kwargs)
     try:
@@ -116,7 +114,6 @@ def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
 
     Args:
         place: The call, or its place in a file.
-        error: The error.
         remedy: What to do if the arguments are wrong.
     """
     if isinstance(error, LookupError | AttributeError | AssertionError | NameError):
@@ -137,8 +134,6 @@ def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.a
     Args:
         function: A function that does nothing but make its result.
         largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
     """
     given = bound(function, *args, **kwargs)
     try:
@@ -157,7 +152,6 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *, l
 
     Args:
         function: The function that gets the arguments.
-        given: The arguments by name.
         largest: The largest integer that the function can use.
 
     Raises:

@@ -26,31 +26,20 @@ LARGE_GRADIENT = 2**23  # a model is large if parameters times samples of the la
 
 
 class Functions(NamedTuple):
-    """The functions of a problem, without its arrays. It is hashable.
+    """The functions of a problem, without its arrays. It is hashable."""
 
-    Attributes:
-        losses: F of training samples.
-        penalty: The part of F that does not depend on a sample.
-        correct: Whether the model classifies a sample correctly; None: there are no test samples, or it is unknown.
-        block: The number of samples that a full gradient takes at a time; None: all of them.
-        test_losses: F of test samples; None: `losses`.
-        statistics: The statistics that normalise a batch; None: the model has none.
-        random: F of training samples with random layers, drawn from a key; None: the model has none.
-        metrics: What else is measured on test samples.
-        central: What is measured on a central test set, by the names of the columns; (): there is none.
-        longest: The most test samples of an agent, if a metric needs those of an agent all at once; 0: none does.
-    """
-
-    losses: Losses
-    penalty: Penalty | None
+    losses: Losses  # F of training samples
+    penalty: Penalty | None  # the part of F that does not depend on a sample
+    # whether the model classifies a sample correctly; None: there are no test samples, or it is unknown
     correct: Losses | None = None
-    block: int | None = None
-    test_losses: Losses | None = None
-    statistics: Statistics | None = None
+    block: int | None = None  # the number of samples that a full gradient takes at a time; None: all of them
+    test_losses: Losses | None = None  # F of test samples; None: `losses`
+    statistics: Statistics | None = None  # the statistics that normalise a batch; None: the model has none
+    # F of training samples with random layers, drawn from a key; None: the model has none
     random: RandomLosses | None = None
-    metrics: NamedMetrics = ()
-    central: NamedMetrics = ()
-    longest: int = 0
+    metrics: NamedMetrics = ()  # what else is measured on test samples
+    central: NamedMetrics = ()  # what is measured on a central test set, by the names of the columns; (): there is none
+    longest: int = 0  # the most test samples of an agent, if a metric needs those of an agent all at once; 0: none does
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
@@ -119,18 +108,13 @@ NOISE = 2**31 - 1  # folded into an agent's key, so that random layers and the c
 
 
 class Layout(NamedTuple):
-    """How the loop over agents runs. It is hashable and selects a compiled program.
+    """How the loop over agents runs. It is hashable and selects a compiled program."""
 
-    Attributes:
-        agents: N, without padding agents.
-        parallel: True: all agents compute at once (vmap). False: one after another (scan), which keeps the data of one
-            agent in the cache.
-        mesh: The devices over which the agents are sharded; None: one device.
-    """
-
-    agents: int
+    agents: int  # N, without padding agents
+    # True: all agents compute at once (vmap). False: one after another (scan), which keeps the data of one agent in the
+    # cache
     parallel: bool
-    mesh: Mesh | None
+    mesh: Mesh | None  # the devices over which the agents are sharded; None: one device
 
 
 class Shard(NamedTuple):
@@ -268,7 +252,6 @@ def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: 
     Args:
         body: (one agent's part) -> (a value to sum, a value to keep).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
 
     Returns:
         The sum over agents, and the kept values, leaves (N, ...).
@@ -294,7 +277,6 @@ def update_agents(
         body: (agent, one agent's part) -> (a value to sum, agent, a value to keep).
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
 
     Returns:
         The sum over agents, the agents' new state, and the kept values, both with leaves (N, ...).
@@ -334,7 +316,6 @@ def each_in_place(
         change: (agent, one agent's part) -> agent.
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
         silent: If true, nothing changes; None counts as false.
     """
     if layout.parallel:
@@ -362,9 +343,7 @@ def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: 
     condition.
 
     Args:
-        function: The function to compute.
         true: A condition that always holds, without XLA knowing it.
-        arguments: The arguments of the function.
     """
     shapes = jax.eval_shape(function, *arguments)
 
@@ -382,8 +361,6 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 
     Args:
         tree: Arrays of all agents, or a `Shard`; the result then has `real` set.
-        layout: How the loop over agents runs.
-        axis: The axis of the agents.
         block: Fill up to a multiple of this number; None: of the number of devices.
     """
     devices = 1 if layout.mesh is None else layout.mesh.size

@@ -22,17 +22,11 @@ BLOCK = (2**12, 2**16)  # rows to compare with all rows at a time, and columns t
 
 
 class Products(NamedTuple):
-    """The inner products of differences to the first row, summed over the columns so far.
+    """The inner products of differences to the first row, summed over the columns so far."""
 
-    Attributes:
-        inner: (n, N) inner products of n rows with all N rows.
-        own: (n,) squared norms of the n rows.
-        everyone: (N,) squared norms of all rows.
-    """
-
-    inner: AnyArray
-    own: AnyArray
-    everyone: AnyArray
+    inner: AnyArray  # (n, N) inner products of n rows with all N rows
+    own: AnyArray  # (n,) squared norms of the n rows
+    everyone: AnyArray  # (N,) squared norms of all rows
 
 
 def products(own: AnyArray, everyone: AnyArray) -> Products:

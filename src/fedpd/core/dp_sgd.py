@@ -19,15 +19,10 @@ BLOCK = 32  # samples whose gradients are in memory at a time
 
 
 class Draws(NamedTuple):
-    """How random numbers are drawn: each function takes a key and the shape of the numbers.
+    """How random numbers are drawn: each function takes a key and the shape of the numbers."""
 
-    Attributes:
-        normal: (key, like) -> standard normal numbers of the shape and type of `like`.
-        uniform: (key, like) -> uniform numbers in [0, 1) of the shape and type of `like`.
-    """
-
-    normal: Callable[[Key, Any], Array]
-    uniform: Callable[[Key, Any], Array]
+    normal: Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers of the shape and type of `like`
+    uniform: Callable[[Key, Any], Array]  # (key, like) -> uniform numbers in [0, 1) of the shape and type of `like`
 
 
 FROM_KEY = Draws(

@@ -28,21 +28,13 @@ SHORTEST = 1e-12  # t, below which a direction is given up
 
 
 class Secants(NamedTuple):
-    """The state that L-BFGS keeps between solves, and what it saw in the last one.
+    """The state that L-BFGS keeps between solves, and what it saw in the last one."""
 
-    Attributes:
-        steps: s, a stack of steps, the newest first.
-        changes: y, the changes of grad f_i along them.
-        products: (3, pairs), <s, s>, <s, y> and <y, y>; 0 where there is no pair yet.
-        value: f_i where the last solve ended.
-        lowest: The lowest curvature <s, y>/<s, s> of f_i in the last solve if that is negative, else 0.
-    """
-
-    steps: Vector
-    changes: Vector
-    products: Array
-    value: Array
-    lowest: Array
+    steps: Vector  # s, a stack of steps, the newest first
+    changes: Vector  # y, the changes of grad f_i along them
+    products: Array  # (3, pairs), <s, s>, <s, y> and <y, y>; 0 where there is no pair yet
+    value: Array  # f_i where the last solve ended
+    lowest: Array  # the lowest curvature <s, y>/<s, s> of f_i in the last solve if that is negative, else 0
 
 
 class _Search(NamedTuple):
@@ -77,7 +69,6 @@ def rounding_of(value: Array, square: Array, L: Array) -> Array:
     Args:
         value: f_i(x).
         square: ||x||^2.
-        L: The curvature of f_i.
     """
     return jnp.finfo(value.dtype).eps * (100 * jnp.abs(value) + L.astype(value.dtype) * square)
 
@@ -89,9 +80,6 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     the norm falls to `tolerance` times L_i/curvature of that at x: the error is relative to the change of grad f_i.
 
     Args:
-        phi: The subproblem.
-        x: The start.
-        known: The pairs of earlier solves.
         tolerance: The factor by which the norm of the gradient falls.
         trials: The most gradients after that at x.
 

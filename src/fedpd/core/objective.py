@@ -11,27 +11,17 @@ from fedpd.core.types import AnyArray, Array, Key, Losses, Penalty, RandomLosses
 
 
 class Noise(NamedTuple):
-    """The random layers of a model (dropout) in training.
+    """The random layers of a model (dropout) in training."""
 
-    Attributes:
-        losses: (model, batch, key) -> (B,), the losses with the random numbers of a key.
-        key: The key of this agent in this round, or in one step of it.
-    """
-
-    losses: RandomLosses
-    key: Key
+    losses: RandomLosses  # (model, batch, key) -> (B,), the losses with the random numbers of a key
+    key: Key  # the key of this agent in this round, or in one step of it
 
 
 class Weighted(NamedTuple):
-    """A batch of a fixed shape, of which some rows may not count.
+    """A batch of a fixed shape, of which some rows may not count."""
 
-    Attributes:
-        rows: The samples, leaves (B, ...).
-        weights: (B,) 1 divided by the number of rows that count, or 0 for a row that does not.
-    """
-
-    rows: Tree
-    weights: Array
+    rows: Tree  # the samples, leaves (B, ...)
+    weights: Array  # (B,) 1 divided by the number of rows that count, or 0 for a row that does not
 
 
 class LocalObjective(NamedTuple):
@@ -192,10 +182,8 @@ def in_blocks(
 
     Args:
         function: (x, rows, inside (block,), the block's number q) -> the value to sum.
-        x: The model.
         data: The agent's samples, leaves (n, ...); with an `offset`, those of many agents, leaves (M, ...).
         size: The number of samples that count.
-        block: The number of samples per block.
         offset: The row of `data` where the agent's samples begin; None: 0.
     """
 

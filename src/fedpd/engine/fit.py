@@ -17,8 +17,6 @@ def check_agents(algorithm: Method, agents: int, fewest: Callable[[], int]) -> N
     """Refuse a method whose settings do not fit the number of agents.
 
     Args:
-        algorithm: The method.
-        agents: N.
         fewest: Returns the number of messages of the communication that has the fewest.
     """
     algorithm.check_agents(agents, fewest)

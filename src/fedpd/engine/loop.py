@@ -44,41 +44,25 @@ COIN = 0  # the first fold into a run's key, for the draws that all agents share
 
 
 class Program(NamedTuple):
-    """A method on the functions of a problem, and how the agents run.
+    """A method on the functions of a problem, and how the agents run."""
 
-    Attributes:
-        algorithm: The method.
-        functions: The problem's functions.
-        layout: How the loop over agents runs.
-        partial: Whether agents may be absent.
-        columns: The columns to measure.
-        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
-    """
-
-    algorithm: Method
-    functions: Functions
-    layout: Layout
-    partial: bool = False
-    columns: tuple[Column, ...] = ()
+    algorithm: Method  # the method
+    functions: Functions  # the problem's functions
+    layout: Layout  # how the loop over agents runs
+    partial: bool = False  # whether agents may be absent
+    columns: tuple[Column, ...] = ()  # the columns to measure
+    # how the loop over the agents runs over which a run measures; None: as for all agents
     measured: Layout | None = None
 
 
 class Template(NamedTuple):
-    """A program without its method and frozen arrays. It is hashable and selects compiled code, which takes both.
+    """A program without its method and frozen arrays. It is hashable and selects compiled code, which takes both."""
 
-    Attributes:
-        functions: The problem's functions, `without_frozen`.
-        layout: How the loop over agents runs.
-        partial: Whether agents may be absent.
-        columns: The columns to measure.
-        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
-    """
-
-    functions: Functions
-    layout: Layout
-    partial: bool
-    columns: tuple[Column, ...]
-    measured: Layout | None
+    functions: Functions  # the problem's functions, `without_frozen`
+    layout: Layout  # how the loop over agents runs
+    partial: bool  # whether agents may be absent
+    columns: tuple[Column, ...]  # the columns to measure
+    measured: Layout | None  # how the loop over the agents runs over which a run measures; None: as for all agents
 
     def program(self, method: Method, frozen: Tree | None) -> Program:
         """Return the program with this method and frozen arrays (None: it has none), whose numbers may be traced."""
@@ -359,12 +343,9 @@ def chunk(
 
     Args:
         program: The method on the problem's functions.
-        length: The longest chunk.
         stop_early: Whether a chunk may end early. Variants that run at once do not end at the same round.
-        step: Runs a round.
         agents: The agents of a round, for the table of their work.
         state: The state, which has a field `round`.
-        count: The rounds to run.
         every: Every how many rounds the run measures.
         last: The last round of the run, which is always measured.
         targets: (columns,) their targets.

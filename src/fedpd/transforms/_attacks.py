@@ -61,19 +61,12 @@ class Attack(Value):
 
 
 class Agent(NamedTuple):
-    """An agent that may attack.
+    """An agent that may attack."""
 
-    Attributes:
-        inner: The method's own state.
-        attacks: Whether it attacks.
-        reference: The model of the last broadcast.
-        bits: Random bits of this round.
-    """
-
-    inner: Any
-    attacks: Array
-    reference: Vector
-    bits: Array
+    inner: Any  # the method's own state
+    attacks: Array  # whether it attacks
+    reference: Vector  # the model of the last broadcast
+    bits: Array  # random bits of this round
 
 
 class Attributed(NamedTuple):
@@ -85,15 +78,10 @@ class Attributed(NamedTuple):
 
 @dataclass(frozen=True)
 class Corrupted:
-    """The mean of messages after attackers, who know all of them, have replaced their own.
+    """The mean of messages after attackers, who know all of them, have replaced their own."""
 
-    Attributes:
-        deviations: As in `Attack`.
-        mean: The mean of the server; None: the arithmetic mean.
-    """
-
-    deviations: float
-    mean: Callable[[Tree, Array], Tree] | None = None
+    deviations: float  # as in `Attack`
+    mean: Callable[[Tree, Array], Tree] | None = None  # the mean of the server; None: the arithmetic mean
 
     def __call__(self, messages: Attributed, sent: Array) -> Tree:
         honest = sent & ~messages.attacks

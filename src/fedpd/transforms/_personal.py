@@ -24,25 +24,16 @@ from fedpd.transforms._layer import Layer, rebuilt_inside
 
 
 class Agent(NamedTuple):
-    """An agent with personal parameters.
+    """An agent with personal parameters."""
 
-    Attributes:
-        inner: The method's own state, of the whole model.
-        alone: The state of the server of its personal parameters.
-    """
-
-    inner: Any
-    alone: Any
+    inner: Any  # the method's own state, of the whole model
+    alone: Any  # the state of the server of its personal parameters
 
 
 class Personal(Layer):
-    """A method some of whose parameters stay at their agent.
+    """A method some of whose parameters stay at their agent."""
 
-    Attributes:
-        keeps: Which parameters do.
-    """
-
-    keeps: IsPersonal
+    keeps: IsPersonal  # which parameters do
 
     @property
     def is_personal(self) -> IsPersonal:

@@ -133,19 +133,12 @@ def gaussian(
 
 
 class Agent(NamedTuple):
-    """An agent with private messages.
+    """An agent with private messages."""
 
-    Attributes:
-        inner: The method's own state.
-        reference: The last broadcast; None: no part of a message is a model.
-        bounds: The bound C of each part of a message, (P,); None: they are constant.
-        message: The noisy message of this round.
-    """
-
-    inner: Any
-    reference: Vector | None
-    bounds: Array | None
-    message: Tree
+    inner: Any  # the method's own state
+    reference: Vector | None  # the last broadcast; None: no part of a message is a model
+    bounds: Array | None  # the bound C of each part of a message, (P,); None: they are constant
+    message: Tree  # the noisy message of this round
 
 
 class Server(NamedTuple):
@@ -157,19 +150,12 @@ class Server(NamedTuple):
 
 
 class PrivateLink(NamedTuple):
-    """The way up of one exchange.
+    """The way up of one exchange."""
 
-    Attributes:
-        exchange: The exchange of the method itself.
-        kinds: The kind of each part of a message.
-        rule: The clipping and the noise.
-        normal: Draws the noise.
-    """
-
-    exchange: Exchange
-    kinds: tuple[Kind | None, ...]
-    rule: Gaussian
-    normal: Normal
+    exchange: Exchange  # the exchange of the method itself
+    kinds: tuple[Kind | None, ...]  # the kind of each part of a message
+    rule: Gaussian  # the clipping and the noise
+    normal: Normal  # draws the noise
 
     def reference(self, x: Vector) -> Vector | None:
         return x if any(map(is_model, self.kinds)) else None

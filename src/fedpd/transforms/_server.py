@@ -33,15 +33,10 @@ class ServerStep(Value):
 
 
 class Server(NamedTuple):
-    """The server of a method whose step an optimiser takes.
+    """The server of a method whose step an optimiser takes."""
 
-    Attributes:
-        inner: The method's own state, whose model is x.
-        optimizer: The optimiser's state.
-    """
-
-    inner: Any
-    optimizer: Any
+    inner: Any  # the method's own state, whose model is x
+    optimizer: Any  # the optimiser's state
 
 
 @makes(ServerStep)

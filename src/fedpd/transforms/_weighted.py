@@ -60,15 +60,10 @@ def weighted(by: Literal["samples"] = "samples") -> Weights:
 
 
 class Agent(NamedTuple):
-    """An agent whose messages are weighed.
+    """An agent whose messages are weighed."""
 
-    Attributes:
-        inner: The method's own state.
-        weight: n_i.
-    """
-
-    inner: Any
-    weight: Array
+    inner: Any  # the method's own state
+    weight: Array  # n_i
 
 
 class Weighted(Layer):

@@ -59,31 +59,19 @@ Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
 class Agent(NamedTuple):
-    """An agent of a wrapped method.
+    """An agent of a wrapped method."""
 
-    Attributes:
-        inner: The method's own state.
-        senders: What the agent keeps for the messages of each exchange; () if they travel as they are.
-        held: The last broadcast of each exchange; () if broadcasts travel whole.
-    """
-
-    inner: Any
-    senders: tuple[Sender, ...]
-    held: tuple[Tree, ...]
+    inner: Any  # the method's own state
+    senders: tuple[Sender, ...]  # what the agent keeps for the messages of each exchange; () if they travel as they are
+    held: tuple[Tree, ...]  # the last broadcast of each exchange; () if broadcasts travel whole
 
 
 class Server(NamedTuple):
-    """The server of a wrapped method.
+    """The server of a wrapped method."""
 
-    Attributes:
-        inner: The method's own state.
-        receivers: What the server keeps for the messages of each exchange.
-        held: What the server keeps for the broadcasts of each exchange.
-    """
-
-    inner: Any
-    receivers: tuple[Receiver, ...]
-    held: tuple[Held, ...]
+    inner: Any  # the method's own state
+    receivers: tuple[Receiver, ...]  # what the server keeps for the messages of each exchange
+    held: tuple[Held, ...]  # what the server keeps for the broadcasts of each exchange
 
 
 def wrap(
@@ -205,19 +193,12 @@ def transformed(
 
 
 class Wrapped(Layer):
-    """A method with packed messages and broadcasts, or another mean.
+    """A method with packed messages and broadcasts, or another mean."""
 
-    Attributes:
-        up: What happens to the messages.
-        down: What happens to the broadcasts.
-        mean: How the server combines the messages, and who takes its step.
-        everyone: Whether all agents hear all broadcasts.
-    """
-
-    up: tuple[Transform, ...]
-    down: tuple[Transform, ...]
-    mean: tuple[Rule, ...]
-    everyone: bool
+    up: tuple[Transform, ...]  # what happens to the messages
+    down: tuple[Transform, ...]  # what happens to the broadcasts
+    mean: tuple[Rule, ...]  # how the server combines the messages, and who takes its step
+    everyone: bool  # whether all agents hear all broadcasts
 
     @property
     def kinds(self) -> tuple[tuple[Kind | None, ...], ...]:

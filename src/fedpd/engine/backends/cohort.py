@@ -57,23 +57,14 @@ TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
 
 
 class Width(NamedTuple):
-    """The sizes of the arrays of a chunk.
+    """The sizes of the arrays of a chunk."""
 
-    Attributes:
-        rounds: The longest chunk.
-        columns: Agents per round and device.
-        rows: Rows of the table per device, without the last, which is nobody's.
-        block: The agents whose data a device has.
-        devices: The number of devices.
-        dealt: Whether the agents of a round are dealt to the devices, which all have the data of all agents.
-    """
-
-    rounds: int
-    columns: int
-    rows: int
-    block: int
-    devices: int
-    dealt: bool = False
+    rounds: int  # the longest chunk
+    columns: int  # agents per round and device
+    rows: int  # rows of the table per device, without the last, which is nobody's
+    block: int  # the agents whose data a device has
+    devices: int  # the number of devices
+    dealt: bool = False  # whether the agents of a round are dealt to the devices, which all have the data of all agents
 
 
 class Call(NamedTuple):
@@ -91,7 +82,6 @@ def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call
     Args:
         seen: The rows of all agents seen, to which this adds the agents that come for the first time.
         here: (rounds, C) the agents of each round; N where nobody is.
-        width: The sizes of the arrays.
         shapes: The shapes of the leaves of a row.
     """
     none = len(seen.slots)
@@ -154,19 +144,13 @@ BLOCK = 1024  # rows to read at a time
 
 
 class ReadRow(NamedTuple):
-    """The things with which a row is read.
+    """The things with which a row is read."""
 
-    Attributes:
-        template: The program.
-        liveness: Which leaves of an agent's state a row holds.
-        shapes: The shapes of an agent's state.
-        first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
-            would have.
-    """
-
-    template: Template
-    liveness: Liveness
-    shapes: Any
+    template: Template  # the program
+    liveness: Liveness  # which leaves of an agent's state a row holds
+    shapes: Any  # the shapes of an agent's state
+    # the arrays of the first agent, on the host. An agent that was never present has the copy that this agent would
+    # have
     first: Shard
 
 
@@ -176,10 +160,7 @@ def mean_and_gap_of_rows(
     """Return the mean of the copies of all N agents, and their largest distance.
 
     Args:
-        reading: How to read a row.
         inputs: The arrays of the run, with the method of one variant.
-        newest: The newest broadcasts.
-        seen: The rows.
         differ: Whether copies can differ now; if not, the distance is 0.
         agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
             copies of their own.
@@ -270,20 +251,14 @@ def _compiled_copies(
 
 
 class AgentsSeen(NamedTuple):
-    """The agents that were present at least once, at the end of a run with absent agents.
+    """The agents that were present at least once, at the end of a run with absent agents."""
 
-    Attributes:
-        agent: (seen,) their numbers, in ascending order.
-        last: (seen,) the last round in which each was present, counted from 1.
-        state: What is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest
-            broadcasts replace, or that nothing reads, are None.
-        newest: The newest broadcast of each exchange, which absent agents receive when they come back.
-    """
-
-    agent: Any
-    last: Any
+    agent: Any  # (seen,) their numbers, in ascending order
+    last: Any  # (seen,) the last round in which each was present, counted from 1
+    # what is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest broadcasts
+    # replace, or that nothing reads, are None
     state: Any
-    newest: Newest
+    newest: Newest  # the newest broadcast of each exchange, which absent agents receive when they come back
 
 
 class CohortBackend(Backend):

@@ -49,29 +49,18 @@ NEVER = 0  # the last round of an agent that was never present, and of a broadca
 
 
 class AgentTable(NamedTuple):
-    """The agents of a chunk of rounds. The arrays are NumPy arrays on the host.
+    """The agents of a chunk of rounds. The arrays are NumPy arrays on the host."""
 
-    Attributes:
-        rows: The kept leaves of their states, each (rows, ...).
-        last: (rows,) the last round in which each was present, counted from 1; NEVER: none.
-    """
-
-    rows: tuple[Any, ...]
-    last: Any
+    rows: tuple[Any, ...]  # the kept leaves of their states, each (rows, ...)
+    last: Any  # (rows,) the last round in which each was present, counted from 1; NEVER: none
 
 
 class Newest(NamedTuple):
-    """The newest broadcast of each exchange, which agents receive when they come back.
+    """The newest broadcast of each exchange, which agents receive when they come back."""
 
-    Attributes:
-        broadcasts: The broadcasts; zeros before the first.
-        rounds: (exchanges,) their rounds, counted from 1; NEVER: there was none.
-        model: The model at which f is measured, if all copies are equal (`Liveness.steady`).
-    """
-
-    broadcasts: tuple[Tree, ...]
-    rounds: Array
-    model: Vector
+    broadcasts: tuple[Tree, ...]  # the broadcasts; zeros before the first
+    rounds: Array  # (exchanges,) their rounds, counted from 1; NEVER: there was none
+    model: Vector  # the model at which f is measured, if all copies are equal (`Liveness.steady`)
 
 
 class CohortState(NamedTuple):
@@ -87,16 +76,11 @@ class Attendance(NamedTuple):
     """Who is present in the rounds of a chunk. On several devices, each has columns for its own agents.
 
     The arrays are NumPy arrays on the host.
-
-    Attributes:
-        agents: (rounds, C) the numbers of the agents, in ascending order; N where nobody is.
-        slots: (rounds, C) their rows in the table; the last row of the table where nobody is.
-        places: (rounds, C) the places of their data in the shard.
     """
 
-    agents: Any
-    slots: Any
-    places: Any
+    agents: Any  # (rounds, C) the numbers of the agents, in ascending order; N where nobody is
+    slots: Any  # (rounds, C) their rows in the table; the last row of the table where nobody is
+    places: Any  # (rounds, C) the places of their data in the shard
 
 
 class Visit(NamedTuple):
@@ -167,8 +151,6 @@ def agent_part(shard: Shard, place: Array, together: int) -> Shard:
 
     Args:
         shard: The arrays of all agents of this device.
-        place: The place.
-        together: How many agents run at once.
     """
     some = shard._replace(real=None)  # a padding agent is never present
     one = one_agent(some, place)

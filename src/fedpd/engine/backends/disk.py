@@ -48,21 +48,13 @@ PutOnDevices = Callable[[Tree, Any], Tree]
 
 
 class Store(NamedTuple):
-    """The state of all agents in files that the system removes when the process ends.
+    """The state of all agents in files that the system removes when the process ends."""
 
-    Attributes:
-        agents: Leaves (N, ...), memory-mapped.
-        shard: The problem's arrays, on the host.
-        block: The number of agents in memory at a time.
-        put_on_devices: Puts host arrays on the devices, given a PartitionSpec.
-        devices: The number of devices.
-    """
-
-    agents: Any
-    shard: Shard
-    block: int
-    put_on_devices: PutOnDevices
-    devices: int
+    agents: Any  # leaves (N, ...), memory-mapped
+    shard: Shard  # the problem's arrays, on the host
+    block: int  # the number of agents in memory at a time
+    put_on_devices: PutOnDevices  # puts host arrays on the devices, given a PartitionSpec
+    devices: int  # the number of devices
 
     def blocks(self) -> Iterator[slice]:
         number = len(self.shard.agent)
@@ -226,15 +218,10 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
 
 
 class Key(NamedTuple):
-    """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content.
+    """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content."""
 
-    Attributes:
-        template: The program without its method.
-        method: The structure of the method, all of which is static.
-    """
-
-    template: Template
-    method: Any
+    template: Template  # the program without its method
+    method: Any  # the structure of the method, all of which is static
 
     def program(self, frozen: Tree | None) -> Program:
         return self.template.program(jax.tree.unflatten(self.method, ()), frozen)

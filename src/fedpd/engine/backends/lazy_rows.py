@@ -65,7 +65,6 @@ class ChunkRows:
         """Return the inputs with the samples of a chunk, and begin to load those of the next, if it is as long.
 
         Args:
-            inputs: The inputs of the run.
             drawn: The agents of each round of the chunk, by seed.
             done: The number of rounds before the chunk.
             number: The number of rounds of the chunk.
@@ -125,17 +124,11 @@ class Loader:
 
 
 class Block(NamedTuple):
-    """The sizes of the blocks in which all agents are measured.
+    """The sizes of the blocks in which all agents are measured."""
 
-    Attributes:
-        agents: Agents per block.
-        rows: Training samples per block.
-        tests: Test samples per block.
-    """
-
-    agents: int
-    rows: int
-    tests: int
+    agents: int  # agents per block
+    rows: int  # training samples per block
+    tests: int  # test samples per block
 
 
 def measure_by_block(template: Template, plan: Plan, x: Vector, gap: float) -> Metrics:

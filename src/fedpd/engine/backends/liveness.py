@@ -22,17 +22,11 @@ Leaves = frozenset[int]  # numbers of leaves of an agent's state
 
 
 class Liveness(NamedTuple):
-    """Which leaves of an agent's state are kept while it is absent. It is hashable.
+    """Which leaves of an agent's state are kept while it is absent. It is hashable."""
 
-    Attributes:
-        rows: The numbers of the leaves that are kept.
-        replaced: The numbers of the leaves that the newest broadcasts determine.
-        steady: Whether they determine the agent's copy of the model, so that all copies are equal after every round.
-    """
-
-    rows: tuple[int, ...]
-    replaced: tuple[int, ...]
-    steady: bool
+    rows: tuple[int, ...]  # the numbers of the leaves that are kept
+    replaced: tuple[int, ...]  # the numbers of the leaves that the newest broadcasts determine
+    steady: bool  # whether they determine the agent's copy of the model, so that all copies are equal after every round
 
 
 class Shapes(NamedTuple):
@@ -49,7 +43,6 @@ def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
 
     Args:
         functions: The problem's functions.
-        shapes: The shapes of the arguments.
 
     Raises:
         FedpdError: An exchange after the first takes place in some rounds only.

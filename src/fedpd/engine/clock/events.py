@@ -31,24 +31,16 @@ from fedpd.engine.participation import Participation, participants
 
 
 class Tasks(NamedTuple):
-    """The task of each agent, which is the same in every round.
+    """The task of each agent, which is the same in every round."""
 
-    Attributes:
-        steps: (N,) local steps.
-        bytes_up: Bytes of its message.
-        bytes_down: Bytes of the broadcast.
-    """
-
-    steps: np.ndarray
-    bytes_up: int
-    bytes_down: int
+    steps: np.ndarray  # (N,) local steps
+    bytes_up: int  # bytes of its message
+    bytes_down: int  # bytes of the broadcast
 
     def seconds(self, clock: Clock, agents: np.ndarray, number: Any) -> np.ndarray:
         """Return the seconds of a task, from the broadcast to the arrival of the message.
 
         Args:
-            clock: The clock.
-            agents: The numbers of the agents.
             number: The number of the round, or of the task of each agent, counted from 0.
         """
         work = clock.work(agents, number, self.steps[agents])
@@ -59,10 +51,7 @@ def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Task
     """Return the tasks of a method on a problem.
 
     Args:
-        algorithm: The method.
-        problem: The problem.
         name: The option that needs them, for the error message.
-        value: Its value.
 
     Raises:
         FedpdError: A round has several exchanges, communicates only sometimes or has no server, or the number of local
@@ -100,27 +89,17 @@ def _steps(
 
 
 class Events(NamedTuple):
-    """The events of a run.
+    """The events of a run."""
 
-    Attributes:
-        present: (rounds, N) whether an agent's message is used in each server step.
-        seconds: (rounds,) when each server step happens.
-    """
-
-    present: np.ndarray
-    seconds: np.ndarray
+    present: np.ndarray  # (rounds, N) whether an agent's message is used in each server step
+    seconds: np.ndarray  # (rounds,) when each server step happens
 
 
 class Working(NamedTuple):
-    """The state of an agent that does not wait.
+    """The state of an agent that does not wait."""
 
-    Attributes:
-        agent: The state with which it works: after the broadcast at the end of its last task.
-        newest: The newest model of the server, at which f is measured. The agent does not use it.
-    """
-
-    agent: Any
-    newest: Vector
+    agent: Any  # the state with which it works: after the broadcast at the end of its last task
+    newest: Vector  # the newest model of the server, at which f is measured. The agent does not use it
 
 
 class WithoutWaiting(Around):
@@ -168,11 +147,9 @@ def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
     """Return the events of an asynchronous run.
 
     Args:
-        clock: The clock.
         tasks: The agents' tasks.
         buffer: K. The server steps when K agents have returned; agents that return at the same time do so in the order
             of their numbers.
-        rounds: The number of server steps.
     """
     agents = len(tasks.steps)
     clock.check_agents(agents)
@@ -202,10 +179,8 @@ def on_time(
     A round ends when all its agents have returned, or at the deadline.
 
     Args:
-        clock: The clock.
         tasks: The agents' tasks.
         deadline: The longest time of a round, in seconds.
-        rounds: The number of rounds.
         rule: The rule for who takes part; None: all agents do.
         seed: The seed of the run, which decides who takes part.
     """
@@ -244,11 +219,6 @@ def apply_clock(
     """Return the method, the rule for who takes part, and the clock of a run.
 
     Args:
-        algorithm: The method.
-        problem: The problem.
-        rounds: The number of rounds.
-        seeds: The seeds of the run.
-        participation: The rule without a clock.
         options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
 
     Raises:

@@ -18,37 +18,23 @@ from fedpd.engine.participation import Participation, participants
 
 
 class Timed(NamedTuple):
-    """The clock of a run.
-
-    Attributes:
-        clock: The clock.
-        buffer: K, for which the server of an asynchronous run waits; None: the run is synchronous.
-        deadline: The longest time of a round in seconds; None: there is no limit.
-        seconds: (rounds,) when each round ends, if the clock decides who is present; None: it follows from the history.
-    """
+    """The clock of a run."""
 
     clock: Clock
-    buffer: int | None = None
-    deadline: float | None = None
+    buffer: int | None = None  # K, for which the server of an asynchronous run waits; None: the run is synchronous
+    deadline: float | None = None  # the longest time of a round in seconds; None: there is no limit
+    # (rounds,) when each round ends, if the clock decides who is present; None: it follows from the history
     seconds: np.ndarray | None = None
 
 
 class Interval(NamedTuple):
-    """The costs of the rounds between two measured rows.
+    """The costs of the rounds between two measured rows."""
 
-    Attributes:
-        rounds: The numbers of the rounds.
-        exchanges: (rounds,) communications with the server in each of them.
-        steps: Local steps of an agent in each of them.
-        bytes_up: Bytes that all agents sent.
-        bytes_down: Bytes that all agents received.
-    """
-
-    rounds: range
-    exchanges: np.ndarray
-    steps: float
-    bytes_up: float
-    bytes_down: float
+    rounds: range  # the numbers of the rounds
+    exchanges: np.ndarray  # (rounds,) communications with the server in each of them
+    steps: float  # local steps of an agent in each of them
+    bytes_up: float  # bytes that all agents sent
+    bytes_down: float  # bytes that all agents received
 
 
 def timed_rows(timing: Timed, history: History, agents: int, rule: Participation | None, seed: int) -> History:
@@ -64,9 +50,6 @@ def with_seconds(
     """Return the history with the column of the simulated seconds.
 
     Args:
-        history: The measured rows.
-        clock: The clock.
-        agents: N.
         rule: The rule for who is present; None: all agents are.
         seed: The seed of the run, which decides who is present.
     """
@@ -109,11 +92,8 @@ def timed_history(history: History, clock: Clock, agents: int, settings: Mapping
     """Return the history of a finished run with its simulated seconds.
 
     Args:
-        history: The measured rows.
-        clock: The clock.
         agents: N; 0: it is not known.
         settings: The settings that the run keeps.
-        seed: The seed of the run.
 
     Raises:
         FedpdError: The rounds depend on the run's own clock, or the run does not keep who took part.

@@ -14,19 +14,12 @@ from fedpd.transforms import Accountant, ExampleAccountant
 
 
 class Costs(NamedTuple):
-    """The costs of a communication.
+    """The costs of a communication."""
 
-    Attributes:
-        bytes_up: The bytes that one agent sends in each exchange of a round.
-        bytes_down: The bytes that one agent receives in each exchange of a round.
-        privacy: Counts epsilon of the messages; None: they are not private.
-        examples: Counts epsilon of a sample; None: the oracle is not private.
-    """
-
-    bytes_up: tuple[int, ...]
-    bytes_down: tuple[int, ...]
-    privacy: Accountant | None = None
-    examples: ExampleAccountant | None = None
+    bytes_up: tuple[int, ...]  # the bytes that one agent sends in each exchange of a round
+    bytes_down: tuple[int, ...]  # the bytes that one agent receives in each exchange of a round
+    privacy: Accountant | None = None  # counts epsilon of the messages; None: they are not private
+    examples: ExampleAccountant | None = None  # counts epsilon of a sample; None: the oracle is not private
 
 
 class ExchangeResult(NamedTuple):
@@ -74,13 +67,11 @@ def exchanged_messages(
     """Return the message and the broadcast of each exchange of a round.
 
     Args:
-        algorithm: The method.
         objective: Returns f_i from `one`.
         one: The data from which `objective` makes f_i.
         agent: The agent's state.
         server: The server's state.
         evaluate: Calls a function, with shapes only or with numbers.
-        stage: Names the stage of an error.
     """
     messages = []
     for exchange in algorithm.exchanges():

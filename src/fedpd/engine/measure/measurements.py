@@ -17,19 +17,12 @@ Row = dict[str, Any]
 
 
 class Measurements(NamedTuple):
-    """The history and the counts of one variant.
+    """The history and the counts of one variant."""
 
-    Attributes:
-        history: The measured rows.
-        totals: The costs of all rounds so far, also of those that were not measured.
-        updates: (N,) local steps of each agent in all rounds together.
-        diverged: When and why the variant diverged; None: it did not.
-    """
-
-    history: History
-    totals: Totals
-    updates: np.ndarray
-    diverged: Divergence | None = None
+    history: History  # the measured rows
+    totals: Totals  # the costs of all rounds so far, also of those that were not measured
+    updates: np.ndarray  # (N,) local steps of each agent in all rounds together
+    diverged: Divergence | None = None  # when and why the variant diverged; None: it did not
 
 
 def first_measurements(agents: int, metrics: dict[str, Any]) -> Measurements:
@@ -64,7 +57,6 @@ def add_rounds(
         done: The number of rounds before this chunk.
         every: Every how many rounds the run measures.
         last: The last round of the run, which is always measured.
-        costs: Bytes of the messages.
         explain: Returns the message about a divergence, from (round, stationarity).
         participants: (K, C) the agents of the rounds, N where nobody is; None: all N agents, in order.
     """

@@ -134,9 +134,7 @@ def measure_central(
 
     Args:
         functions: The problem's functions.
-        columns: The columns to measure.
         rows: The samples of the central test set.
-        x: The model.
         parts: The agents' measurements, with the sum of their batch statistics if the model has any.
         agents: The number of agents in that sum.
     """
@@ -211,8 +209,6 @@ def with_personal(shard: Shard, algorithm: Method, copies: Vector) -> Shard:
     """Return the arrays of the agents with their personal parameters, if the method has any.
 
     Args:
-        shard: The arrays.
-        algorithm: The method.
         copies: The agents' copies of the model, leaves (N, ...).
     """
     keeps = algorithm.is_personal

@@ -24,19 +24,13 @@ MOST_KEPT = 100_000  # agents of whom a run keeps its values
 
 @dataclass(frozen=True, repr=False)
 class Personalized:
-    """The agents' own models beside the shared model.
+    """The agents' own models beside the shared model."""
 
-    Attributes:
-        models: The agents' models, leaves (N, ...).
-        shared: What the shared model reaches on each agent's samples, (N,) by column; NaN without test samples.
-        own: What the agents' own models reach, in the same form.
-        quantity: The column that decides who gains: "test_accuracy", or "test_loss" if there are no accuracies, or
-            "loss" if there are no test samples.
-    """
-
-    models: Tree
-    shared: Values
-    own: Values
+    models: Tree  # the agents' models, leaves (N, ...)
+    shared: Values  # what the shared model reaches on each agent's samples, (N,) by column; NaN without test samples
+    own: Values  # what the agents' own models reach, in the same form
+    # the column that decides who gains: "test_accuracy", or "test_loss" if there are no accuracies, or "loss" if there
+    # are no test samples
     quantity: str
 
     @property
@@ -72,7 +66,6 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
     """Return what a model reaches on the samples of each agent.
 
     Args:
-        problem: The problem.
         models: A model; or with same=False one model per agent, leaves (N, ...).
         same: Whether all agents have the same model.
 
@@ -93,9 +86,7 @@ def final_values(
     there are more than `MOST_KEPT` agents.
 
     Args:
-        problem: The problem.
         columns: The columns that the run recorded.
-        model: The final model.
         shard: The arrays of the problem where they are already; None: not on one device.
         own: The agents' own models, leaves (N, ...); None: all have the final model.
     """
@@ -144,7 +135,6 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
 
     Args:
         problem: The problem that the model was trained on, or one with other samples of the same agents.
-        model: The shared model.
         oracle: The local solver, which minimises f_i from the shared model.
         seed: The seed of the samples that the solver draws.
     """
@@ -172,7 +162,6 @@ def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
     Args:
         agents: The agents' final state.
         model: The shared model; agents that never took part have it.
-        number: N.
         method: The method's label, for errors.
     """
     state = getattr(agents, "state", agents)  # an `AgentsSeen` if agents may be absent

@@ -40,10 +40,8 @@ def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]],
     """Return a table of texts with a caption above and notes below; a long one is cut.
 
     Args:
-        caption: What the table shows.
         head: The headings of the columns; the first column is aligned to the left.
         rows: The cells. Those that are `Html` stay as they are, all others are escaped.
-        notes: Sentences below the table.
     """
     left, right = 'style="text-align: left"', 'style="text-align: right"'
 
