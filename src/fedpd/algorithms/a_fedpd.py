@@ -28,7 +28,7 @@ from fedpd.core import (
     check_oracle,
     makes,
 )
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -95,7 +95,7 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Method:
     return AFedPD(eta=eta, oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="A-FedPD",
     summary="FedPD that updates absent agents' duals too",
     family="primal-dual",
@@ -105,12 +105,6 @@ CARD = Card(
         venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024), arXiv:2409.18915",
         year=2024,
     ),
-    variants=(
-        Variant(
-            "A-FedPD",
-            lambda L, agents, scale: a_fedpd(eta=scale / L, oracle=solver(L, L / scale)),
-            Guarantee("NC, inexact x_i", "1/e"),
-        ),
-    ),
-    parameters={},
+    rule=lambda L, agents, scale: a_fedpd(eta=scale / L, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, inexact x_i", "1/e"),
 )

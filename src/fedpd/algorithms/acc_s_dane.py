@@ -33,7 +33,7 @@ from fedpd.core import (
     check_oracle,
     makes,
 )
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -116,7 +116,7 @@ def acc_s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Method:
     return AccSDane(rho=rho, oracle=oracle, mu=mu)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Acc-S-DANE",
     summary="S-DANE with Nesterov acceleration",
     family="Newton-type",
@@ -126,13 +126,8 @@ CARD = Card(
         venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
         year=2024,
     ),
-    variants=(
-        Variant(
-            "Acc-S-DANE",
-            lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
+    only_models=False,
     parameters={"mu": "μ ≥ 0, the strong convexity of the f_i"},
 )

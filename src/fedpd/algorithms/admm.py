@@ -20,7 +20,7 @@ from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.regularizers import Regularizer, proximal_step
 
 
@@ -78,7 +78,7 @@ def admm(
     return ADMM(eta=eta, oracle=oracle, g=g, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="ADMM",
     summary="the classical method that FedPD builds on",
     family="primal-dual",
@@ -88,12 +88,6 @@ CARD = Card(
         venue="Foundations and Trends in Machine Learning 3(1), 1-122",
         year=2011,
     ),
-    variants=(
-        Variant(
-            "ADMM",
-            lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
-            Guarantee("NC, exact x_i, g = 0", "1/e"),
-        ),
-    ),
-    parameters={},
+    rule=lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, exact x_i, g = 0", "1/e"),
 )

@@ -20,7 +20,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
 
@@ -128,7 +128,7 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
     return Cola(eta=eta, smoothness=smoothness, threshold=threshold, decay=decay)
 
 
-CARD = Card(
+CARD = Card.single(
     title="COLA",
     summary="ADMM without small messages",
     family="lazy communication",
@@ -138,13 +138,8 @@ CARD = Card(
         venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
         year=2019,
     ),
-    variants=(
-        Variant(
-            "COLA",
-            lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
-            Guarantee("C, without a rate (SC: linear)"),
-        ),
-    ),
+    rule=lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
+    guarantee=Guarantee("C, without a rate (SC: linear)"),
     parameters={
         "threshold": "agents do not send changes below threshold · decay^r; 0: they send all",
         "decay": "in (0, 1), the factor on the threshold per round",

@@ -35,7 +35,7 @@ from fedpd.core import (
     check_oracle,
     makes,
 )
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import gd
 
 ELASTIC = (
@@ -135,20 +135,19 @@ def _rule(L: float, agents: int, scale: Any) -> Method:
     return coop_sgd(oracle=oracle, alpha=0.9 / agents, beta=0.9)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Cooperative SGD",
     summary="local steps, then any mixing of the models",
     family="averaging",
     reference=Reference(
         authors="Jianyu Wang, Gauri Joshi",
         title="Cooperative SGD: A Unified Framework for the Design and Analysis of Local-Update SGD Algorithms",
-        venue=(
-            "Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
-            "of Communication-Efficient SGD Algorithms'"
-        ),
+        venue="Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
+        "of Communication-Efficient SGD Algorithms'",
         year=2021,
     ),
-    variants=(Variant("Cooperative SGD", _rule, Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2")),),
+    rule=_rule,
+    guarantee=Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2"),
     parameters={
         "alpha": "α in (0, 1], the fraction by which agents move to z in elastic averaging; give β too",
         "beta": "β in (0, 1], the fraction by which z moves to the agents; Nα makes it symmetric",

@@ -19,7 +19,7 @@ from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -60,26 +60,19 @@ def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Method:
     return Ditto(rho=rho, oracle=oracle, own=own)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Ditto",
     summary="FedAvg, and a personal model of each agent near the server's",
     family="averaging",
     reference=Reference(
         authors="Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith",
         title="Ditto: Fair and Robust Federated Learning Through Personalization",
-        venue=(
-            "Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
-            "arXiv:2012.04221"
-        ),
+        venue="Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
+        "arXiv:2012.04221",
         year=2021,
     ),
-    variants=(
-        Variant(
-            "Ditto",
-            lambda L, agents, scale: ditto(rho=L, oracle=solver(L / scale, 0), own=solver(L, L)),
-            Guarantee("as FedAvg for x; for the v_i SC, BG, x within O(1/r) of its limit", "-"),
-        ),
-    ),
+    rule=lambda L, agents, scale: ditto(rho=L, oracle=solver(L / scale, 0), own=solver(L, L)),
+    guarantee=Guarantee("as FedAvg for x; for the v_i SC, BG, x within O(1/r) of its limit", "-"),
     parameters={
         "rho": "ρ ≥ 0, the weight of the proximal term of the personal models (the paper's λ)",
         "own": "the local solver of the personal models; `None`: as `oracle`",

@@ -23,7 +23,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Server(NamedTuple):
@@ -70,11 +70,7 @@ def fedacg(*, oracle: Oracle, momentum: float = 0.85, rho: float = 2e-3) -> Meth
     return FedACG(oracle=oracle, momentum=momentum, rho=rho)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedacg(oracle=fedavg_steps(L, scale / 10))  # as for FedAvgM
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedACG",
     summary="FedProx around a point ahead of the server's model",
     family="averaging",
@@ -84,7 +80,8 @@ CARD = Card(
         venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2024); arXiv:2201.03172",
         year=2024,
     ),
-    variants=(Variant("FedACG", _rule, Guarantee("NC, not compared with the paper")),),
+    rule=lambda L, agents, scale: fedacg(oracle=fedavg_steps(L, scale / 10)),  # as for FedAvgM
+    guarantee=Guarantee("NC, not compared with the paper"),
     parameters={
         "momentum": "λ in [0, 1): how far ahead of its model the server sends, and the part of m that it keeps",
         "rho": "ρ ≥ 0, the weight of the proximal term",

@@ -15,14 +15,12 @@ the agents' numbers of samples, as Flower does. Flower's FedAdagrad starts v at 
 `initial=0.0`.
 """
 
-from typing import Any
-
 from tree_math import Vector
 
 from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.core.card import Card, Guarantee
 
 
 class FedAdagrad(AdaptiveServer):
@@ -49,16 +47,14 @@ def fedadagrad(
     return FedAdagrad(oracle=oracle, step=step, beta1=beta1, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadagrad(oracle=fedavg_steps(L, 1.0), step=0.1 * scale)  # ten times FedAdam's, because v is a sum
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAdagrad",
     summary="local steps, then a step of Adagrad at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedAdagrad", _rule, Guarantee("NC, BG, bounded variance")),),
+    # ten times FedAdam's, because v is a sum
+    rule=lambda L, agents, scale: fedadagrad(oracle=fedavg_steps(L, 1.0), step=0.1 * scale),
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters={name: words for name, words in PARAMETERS.items() if name != "beta2"},
     search={"step": 0.01},
 )

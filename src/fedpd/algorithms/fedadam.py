@@ -18,14 +18,12 @@ Flower and in FL-Simulator, and tau^2 in the program of FedACG. Flower's FedAdam
 correction; the two others do not.
 """
 
-from typing import Any
-
 from tree_math import Vector
 
 from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.core.card import Card, Guarantee
 
 
 class FedAdam(AdaptiveServer):
@@ -66,16 +64,14 @@ def fedadam(
     return FedAdam(oracle=oracle, step=step, beta1=beta1, beta2=beta2, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadam(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # the server's step has no natural size in L
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAdam",
     summary="local steps, then a step of Adam at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedAdam", _rule, Guarantee("NC, BG, bounded variance")),),
+    # the server's step has no natural size in L
+    rule=lambda L, agents, scale: fedadam(oracle=fedavg_steps(L, 1.0), step=0.01 * scale),
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters=PARAMETERS,
     search={"step": 0.01},
 )

@@ -22,7 +22,7 @@ from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class FedADMM(DualAgents):
@@ -72,7 +72,7 @@ def fedadmm(
     return FedADMM(rho=rho, oracle=oracle, server_step=server_step, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedADMM",
     summary="ADMM by differences, for partial participation",
     family="primal-dual",
@@ -82,13 +82,8 @@ CARD = Card(
         venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
         year=2022,
     ),
-    variants=(
-        Variant(
-            "FedADMM",
-            lambda L, agents, scale: fedadmm(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, inexact x_i; rate not confirmed", "1/e"),
-        ),
-    ),
+    rule=lambda L, agents, scale: fedadmm(rho=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, inexact x_i; rate not confirmed", "1/e"),
     parameters={
         "rho": "ρ, the penalty; 1/η of FedPD",
         "server_step": "the server's step; `None`: the share of agents that are present",

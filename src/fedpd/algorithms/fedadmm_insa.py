@@ -23,7 +23,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_least, count, positive
 from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import ITERATIONS
 
 
@@ -117,7 +117,7 @@ def fedadmm_insa(
     )
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedADMM-InSa",
     summary="ADMM with adaptive penalties and inexact solves",
     family="primal-dual",
@@ -127,14 +127,9 @@ CARD = Card(
         venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
         year=2025,
     ),
-    variants=(
-        Variant(
-            "FedADMM-InSa",
-            lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
-            Guarantee("SC, with fixed penalties: converges"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
+    guarantee=Guarantee("SC, with fixed penalties: converges"),
+    only_models=False,
     parameters={
         "beta": "β, the first penalty of every agent",
         "convexity": "c, the strong convexity of the f_i",

@@ -10,12 +10,10 @@ authors does: `transforms.wrap(..., mean=transforms.weighted("samples"))`. A pro
 local losses instead, so that large agents take larger steps.
 """
 
-from typing import Any
-
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class FedAvg(LocalAveraging):
@@ -37,23 +35,18 @@ def fedavg(*, oracle: Oracle) -> Method:
     return FedAvg(oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedavg(oracle=fedavg_steps(L, scale))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAvg",
     summary="local steps, then averaging",
     family="averaging",
     reference=Reference(
         authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
         title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        venue=(
-            "Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
-            "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629"
-        ),
+        venue="Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
+        "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629",
         year=2017,
     ),
-    variants=(Variant("FedAvg-SGD", _rule, Guarantee("SC, BG", "1/e", "1/e", "1/e")),),
-    parameters={},
+    rule=lambda L, agents, scale: fedavg(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("SC, BG", "1/e", "1/e", "1/e"),
+    label="FedAvg-SGD",
 )

@@ -24,7 +24,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
 from fedpd.core import Method, Oracle, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Server(NamedTuple):
@@ -65,11 +65,7 @@ def fedavgm(*, oracle: Oracle, step: float = 1.0, momentum: float = 0.9) -> Meth
     return FedAvgM(oracle=oracle, step=step, momentum=momentum)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedavgm(oracle=fedavg_steps(L, scale / 10))  # a tenth: 1/(1 - momentum) steps add up
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
@@ -79,7 +75,8 @@ CARD = Card(
         venue="arXiv:1909.06335",
         year=2019,
     ),
-    variants=(Variant("FedAvgM", _rule, Guarantee("NC, not proved")),),
+    rule=lambda L, agents, scale: fedavgm(oracle=fedavg_steps(L, scale / 10)),  # a tenth: 1/(1 - momentum) steps add up
+    guarantee=Guarantee("NC, not proved"),
     parameters={
         "step": "the server's step size; 1 is that of the paper",
         "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step",

@@ -22,7 +22,7 @@ from tree_math import Vector
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 FRESH = -1  # the agent was absent and has received the newest model
 
@@ -96,11 +96,7 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
     return FedBuff(oracle=oracle, server_step=server_step, staleness=staleness)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedbuff(oracle=fedavg_steps(L, scale))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedBuff",
     summary="local steps, then the mean change of K agents",
     family="averaging",
@@ -109,13 +105,12 @@ CARD = Card(
             "John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"
         ),
         title="Federated Learning with Buffered Asynchronous Aggregation",
-        venue=(
-            "Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
-            "(AISTATS 2022); arXiv:2106.06639"
-        ),
+        venue="Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
+        "(AISTATS 2022); arXiv:2106.06639",
         year=2022,
     ),
-    variants=(Variant("FedBuff", _rule, Guarantee("NC, BG, bounded delays")),),
+    rule=lambda L, agents, scale: fedbuff(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, BG, bounded delays"),
     parameters={
         "server_step": "the server's step size",
         "staleness": "the exponent of the weight (1 + τ)^-staleness of a message that is τ server steps old",

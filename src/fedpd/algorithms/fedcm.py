@@ -24,7 +24,7 @@ from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -92,7 +92,7 @@ def fedcm(*, oracle: Oracle, alpha: float = 0.1, server_step: float = 1.0) -> Me
     return FedCM(alpha=alpha, oracle=oracle, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedCM",
     summary="local steps with the mean direction of the last round",
     family="averaging",
@@ -102,14 +102,9 @@ CARD = Card(
         venue="arXiv:2106.10874",
         year=2021,
     ),
-    variants=(
-        Variant(
-            "FedCM",
-            lambda L, agents, scale: fedcm(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, not compared with the paper"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: fedcm(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, not compared with the paper"),
+    only_models=False,
     parameters={
         "alpha": "α in (0, 1], the part of the agent's own gradient in a local step; 1 is FedAvg",
     },

@@ -23,7 +23,7 @@ from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import gd
 
 
@@ -102,11 +102,7 @@ def feddc(*, alpha: float, oracle: Oracle) -> Method:
     return FedDC(alpha=alpha, oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return feddc(alpha=L / scale, oracle=gd(step=1 / (8 * Q * (L + L / scale)), iterations=Q))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedDC",
     summary="FedDyn's drift and SCAFFOLD's control variates",
     family="primal-dual",
@@ -116,7 +112,9 @@ CARD = Card(
         venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2022); arXiv:2203.11751",
         year=2022,
     ),
-    variants=(Variant("FedDC", _rule, Guarantee("NC, not compared with the paper"), only_models=False),),
+    rule=lambda L, agents, scale: feddc(alpha=L / scale, oracle=gd(step=1 / (8 * Q * (L + L / scale)), iterations=Q)),
+    guarantee=Guarantee("NC, not compared with the paper"),
+    only_models=False,
     parameters={
         "alpha": "α, the weight of the penalty on the drift; FedDyn's α",
     },

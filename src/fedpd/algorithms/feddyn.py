@@ -19,7 +19,7 @@ from tree_math import Vector
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -87,26 +87,19 @@ def feddyn(*, alpha: float, oracle: Oracle, start: Literal["local", "server"] = 
     return FedDyn(alpha=alpha, oracle=oracle, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedDyn",
     summary="a dynamic regulariser at each agent",
     family="primal-dual",
     reference=Reference(
-        authors=(
-            "Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
-            "Venkatesh Saligrama"
-        ),
+        authors="Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
+        "Venkatesh Saligrama",
         title="Federated Learning Based on Dynamic Regularization",
         venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
         year=2021,
     ),
-    variants=(
-        Variant(
-            "FedDyn",
-            lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, exact x_i", "1/e"),
-        ),
-    ),
+    rule=lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, exact x_i", "1/e"),
     parameters={
         "alpha": "α, the weight of the regulariser; 1/η of FedPD",
     },

@@ -26,7 +26,7 @@ from fedpd.algorithms._changes import LocalChanges
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
 from fedpd.core import Array, Method, Oracle, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class FedExP(LocalChanges):
@@ -58,7 +58,7 @@ def fedexp(*, oracle: Oracle, epsilon: float = 1e-3) -> Method:
     return FedExP(oracle=oracle, epsilon=epsilon)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedExP",
     summary="FedAvg with extrapolation at the server",
     family="averaging",
@@ -68,13 +68,8 @@ CARD = Card(
         venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2301.09604",
         year=2023,
     ),
-    variants=(
-        Variant(
-            "FedExP",
-            lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, bounded differences; C"),
-        ),
-    ),
+    rule=lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, bounded differences; C"),
     parameters={
         "epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg",
     },

@@ -15,7 +15,7 @@ from tree_math import Vector
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
 
@@ -43,7 +43,7 @@ def fedlin(
     return FedLin(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedLin",
     summary="local steps corrected by the mean gradient",
     family="corrected gradients",
@@ -53,13 +53,7 @@ CARD = Card(
         venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
         year=2021,
     ),
-    variants=(
-        Variant(
-            "FedLin",
-            lambda L, agents, scale: fedlin(step=scale / (6 * L * Q), iterations=Q),
-            Guarantee("NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
-            only_models=False,
-        ),
-    ),
-    parameters={},
+    rule=lambda L, agents, scale: fedlin(step=scale / (6 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
+    only_models=False,
 )

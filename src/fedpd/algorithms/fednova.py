@@ -22,7 +22,7 @@ from tree_math import Vector
 from fedpd.algorithms._changes import LocalChanges, check_steps
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Array, Method, Oracle, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class FedNova(LocalChanges):
@@ -48,7 +48,7 @@ def fednova(*, oracle: Oracle) -> Method:
     return FedNova(oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedNova",
     summary="local changes divided by the number of local steps, then averaging",
     family="averaging",
@@ -58,12 +58,6 @@ CARD = Card(
         venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020); arXiv:2007.07481",
         year=2020,
     ),
-    variants=(
-        Variant(
-            "FedNova",
-            lambda L, agents, scale: fednova(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, bounded variance and differences"),
-        ),
-    ),
-    parameters={},
+    rule=lambda L, agents, scale: fednova(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, bounded variance and differences"),
 )

@@ -421,10 +421,8 @@ CARD = Card(
     reference=Reference(
         authors="Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu",
         title="FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data",
-        venue=(
-            "IEEE Transactions on Signal Processing 69, 6055-6070 (2021); arXiv:2005.11418 (2020) under the "
-            "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'"
-        ),
+        venue="IEEE Transactions on Signal Processing 69, 6055-6070 (2021); arXiv:2005.11418 (2020) under the "
+        "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'",
         year=2021,
     ),
     variants=(

@@ -13,15 +13,13 @@ program, 1e-7 is added to ||g||. That program also clips gradients and adds weig
 use the same random numbers, while PyTorch draws new ones.
 """
 
-from typing import Any
-
 from tree_math import Vector
 
 from fedpd.algorithms._averaging import Agent, LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class FedSAM(LocalAveraging):
@@ -50,24 +48,19 @@ def fedsam(*, rho: float = 0.05, oracle: Oracle) -> Method:
     return FedSAM(rho=rho, oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedsam(oracle=fedavg_steps(L, scale))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedSAM",
     summary="sharpness-aware local steps, then averaging",
     family="averaging",
     reference=Reference(
         authors="Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu",
         title="Generalized Federated Learning via Sharpness Aware Minimization",
-        venue=(
-            "Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162; "
-            "arXiv:2206.02618"
-        ),
+        venue="Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162; "
+        "arXiv:2206.02618",
         year=2022,
     ),
-    variants=(Variant("FedSAM", _rule, Guarantee("NC, bounded variance and differences")),),
+    rule=lambda L, agents, scale: fedsam(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, bounded variance and differences"),
     parameters={
         "rho": "ρ ≥ 0, the length of the step uphill; 0 is FedAvg with twice its gradients",
     },

@@ -15,8 +15,6 @@ the agents' numbers of samples, as Flower does. `optax.yogi` corrects the bias o
 method does not. Flower's FedYogi starts v at 0, which is `initial=0.0`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
@@ -24,7 +22,7 @@ from tree_math import Vector
 from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.core.card import Card, Guarantee
 
 
 class FedYogi(AdaptiveServer):
@@ -60,16 +58,13 @@ def fedyogi(
     return FedYogi(oracle=oracle, step=step, beta1=beta1, beta2=beta2, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedyogi(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # as for FedAdam
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedYogi",
     summary="local steps, then a step of Yogi at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedYogi", _rule, Guarantee("NC, BG, bounded variance")),),
+    rule=lambda L, agents, scale: fedyogi(oracle=fedavg_steps(L, 1.0), step=0.01 * scale),  # as for FedAdam
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters=PARAMETERS | {"beta2": "β₂ in [0, 1): v moves by (1 - β₂) Δ² in a round"},
     search={"step": 0.01},
 )

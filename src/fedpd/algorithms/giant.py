@@ -22,7 +22,7 @@ from tree_math import Vector
 from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import at_least, count
 from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
 DECREASE = 0.1
@@ -137,7 +137,7 @@ def conjugate_gradients(product: Any, b: Vector, steps: Any) -> Vector:
     return lax.fori_loop(0, steps, step, _Search(0 * b, b, b, b @ b > 0)).p
 
 
-CARD = Card(
+CARD = Card.single(
     title="GIANT",
     summary="the mean of local Newton steps",
     family="Newton-type",
@@ -147,14 +147,9 @@ CARD = Card(
         venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
         year=2018,
     ),
-    variants=(
-        Variant(
-            "GIANT",
-            lambda L, agents, scale: giant(iterations=20, damping=0.01 * L / scale),
-            Guarantee("SC, samples at random; not confirmed"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: giant(iterations=20, damping=0.01 * L / scale),
+    guarantee=Guarantee("SC, samples at random; not confirmed"),
+    only_models=False,
     parameters={
         "iterations": "Q, the conjugate gradient steps of an agent",
         "damping": "what is added to the diagonal of the Hessians",

@@ -14,7 +14,7 @@ from tree_math import Vector
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
 from fedpd.core import Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class GradientDescent(ServerSteps):
@@ -35,7 +35,7 @@ def gradient_descent(*, step: float) -> Method:
     return GradientDescent(step=step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Gradient descent",
     summary="one gradient per communication, fixed step",
     family="steps at the server",
@@ -45,13 +45,8 @@ CARD = Card(
         venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
         year=1847,
     ),
-    variants=(
-        Variant(
-            "Gradient descent",
-            lambda L, agents, scale: gradient_descent(step=scale / L),
-            Guarantee("NC (SC of condition k: k log(1/e))", "1/e", "1/e", "M/e"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: gradient_descent(step=scale / L),
+    guarantee=Guarantee("NC (SC of condition k: k log(1/e))", "1/e", "1/e", "M/e"),
+    only_models=False,
     parameters={"step": "the step size"},
 )

@@ -25,7 +25,7 @@ from tree_math import Vector
 from fedpd.algorithms._server_steps import LineSearch, Trial, choose
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
 
@@ -143,7 +143,7 @@ def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, st
     return choose(trial.is_enough(value, trial.value), onward, back)
 
 
-CARD = Card(
+CARD = Card.single(
     title="L-BFGS",
     summary="quasi-Newton steps at the server, nothing to tune",
     family="steps at the server",
@@ -153,14 +153,9 @@ CARD = Card(
         venue="Mathematical Programming 45, 503-528",
         year=1989,
     ),
-    variants=(
-        Variant(
-            "L-BFGS",
-            lambda L, agents, scale: lbfgs(first=scale),
-            Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: lbfgs(first=scale),
+    guarantee=Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
+    only_models=False,
     parameters={
         "memory": "m, the pairs that the server keeps",
         "first": "the length of the first step",

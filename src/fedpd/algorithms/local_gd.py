@@ -12,7 +12,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import ITERATIONS, Step, check_step
 from fedpd.oracles import gd
 
@@ -37,7 +37,7 @@ def local_gd(*, step: float | Step, iterations: int) -> Method:
     return LocalGD(step=step, iterations=iterations)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Local GD",
     summary="FedAvg with full gradients",
     family="averaging",
@@ -47,12 +47,6 @@ CARD = Card(
         venue=("NeurIPS 2019 Workshop on Federated Learning for Data Privacy and Confidentiality; arXiv:1909.04715"),
         year=2019,
     ),
-    variants=(
-        Variant(
-            "Local GD",
-            lambda L, agents, scale: local_gd(step=scale / (4 * L * Q), iterations=Q),  # Khaled et al.
-            Guarantee("C", "1/e^1.5", "1/e^2", "M/e^2"),
-        ),
-    ),
-    parameters={},
+    rule=lambda L, agents, scale: local_gd(step=scale / (4 * L * Q), iterations=Q),  # Khaled et al.
+    guarantee=Guarantee("C", "1/e^1.5", "1/e^2", "M/e^2"),
 )

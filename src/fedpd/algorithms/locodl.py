@@ -22,7 +22,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_least, at_most, positive, refuse, skip_probability
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
@@ -133,7 +133,7 @@ def locodl(
     return LoCoDL(step=step, p=p, omega=omega, rho=rho, strength=strength, batch=batch)
 
 
-CARD = Card(
+CARD = Card.single(
     title="LoCoDL",
     summary="corrected local steps, rare compressed messages",
     family="corrected gradients",
@@ -143,13 +143,9 @@ CARD = Card(
         venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
         year=2025,
     ),
-    variants=(
-        Variant(
-            "LoCoDL p=0.8",
-            lambda L, agents, scale: locodl(step=scale / L, p=0.8),
-            Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-        ),
-    ),
+    rule=lambda L, agents, scale: locodl(step=scale / L, p=0.8),
+    guarantee=Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+    label="LoCoDL p=0.8",
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "omega": "ω, the variance of the compressor: d/k - 1 for `random_k` with k of d entries",

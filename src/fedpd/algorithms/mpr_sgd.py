@@ -16,7 +16,7 @@ from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -74,29 +74,20 @@ def mpr_sgd(
     return MPRSGD(step=step, momentum=momentum, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="MPR-SGD",
     summary="FedAvg with momentum, averaged too",
     family="averaging",
     reference=Reference(
         authors="Hao Yu, Rong Jin, Sen Yang",
-        title=(
-            "On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
-            "Non-Convex Optimization"
-        ),
-        venue=(
-            "Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
-            "7184-7193; arXiv:1905.03817"
-        ),
+        title="On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
+        "Non-Convex Optimization",
+        venue="Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
+        "7184-7193; arXiv:1905.03817",
         year=2019,
     ),
-    variants=(
-        Variant(
-            "MPR-SGD",
-            lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
-            Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
-        ),
-    ),
+    rule=lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
+    guarantee=Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
     parameters={
         "momentum": "μ in [0, 1)",
     },

@@ -16,7 +16,7 @@ from tree_math import Vector
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
 from fedpd.core import Array, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Server(NamedTuple):
@@ -53,7 +53,7 @@ def nesterov(*, step: float, restart: bool = True) -> Method:
     return Nesterov(step=step, restart=restart)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Nesterov",
     summary="gradient descent with momentum and restarts",
     family="steps at the server",
@@ -63,14 +63,9 @@ CARD = Card(
         venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
         year=2015,
     ),
-    variants=(
-        Variant(
-            "Nesterov",
-            lambda L, agents, scale: nesterov(step=scale / L),
-            Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: nesterov(step=scale / L),
+    guarantee=Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
+    only_models=False,
     parameters={
         "step": "the step size",
         "restart": "whether momentum is dropped where it points uphill",

@@ -22,7 +22,7 @@ from tree_math import Vector
 from fedpd.algorithms._server_steps import Trial, choose
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Agent(NamedTuple):
@@ -120,7 +120,7 @@ def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Method:
     return NewtonCG(iterations=iterations, forcing=forcing)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Newton-CG",
     summary="Newton steps, one Hessian product per communication",
     family="Newton-type",
@@ -130,14 +130,9 @@ CARD = Card(
         venue="SIAM Journal on Numerical Analysis 19, 400-408",
         year=1982,
     ),
-    variants=(
-        Variant(
-            "Newton-CG",
-            lambda L, agents, scale: newton_cg(forcing=1 / scale),
-            Guarantee("SC, near the minimum: superlinear in Newton steps"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: newton_cg(forcing=1 / scale),
+    guarantee=Guarantee("SC, near the minimum: superlinear in Newton steps"),
+    only_models=False,
     parameters={
         "iterations": "Q, the most products with the Hessian per Newton step",
         "forcing": "how exact the Newton steps are; smaller is more exact",

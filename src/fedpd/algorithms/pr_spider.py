@@ -20,7 +20,7 @@ from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -91,29 +91,20 @@ def pr_spider(
     return PRSpider(step=step, iterations=iterations, refresh=refresh, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="PR-SPIDER",
     summary="recursive gradients, averaged with the models",
     family="corrected gradients",
     reference=Reference(
-        authors=(
-            "Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney"
-        ),
-        title=(
-            "Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
-            "Optimal Computation Complexity"
-        ),
+        authors="Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney",
+        title="Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
+        "Optimal Computation Complexity",
         venue="arXiv:1912.06036",
         year=2019,
     ),
-    variants=(
-        Variant(
-            "PR-SPIDER",
-            lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
-            Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
+    guarantee=Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
+    only_models=False,
     parameters={
         "refresh": "I, the rounds between two full gradients",
     },

@@ -16,7 +16,7 @@ from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VE
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Difference, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Scafcom(ControlledAveraging):
@@ -56,18 +56,13 @@ def scafcom(
     return Scafcom(step=step, iterations=steps, batch=batch, beta=beta, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="SCAFCOM",
     summary="SCAFFOLD with one vector, any compression",
     family="corrected gradients",
     reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
-    variants=(
-        Variant(
-            "SCAFCOM",
-            lambda L, agents, scale: scafcom(step=scale / (24 * L * Q), iterations=Q, beta=0.5),
-            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: scafcom(step=scale / (24 * L * Q), iterations=Q, beta=0.5),
+    guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+    only_models=False,
     parameters={"beta": "β, the weight of the newest gradient, in (0, 1]; 1: no momentum", "epochs": NO_EPOCHS},
 )

@@ -16,7 +16,7 @@ from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VE
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Method, Unbiased, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 
 
 class Scallion(ControlledAveraging):
@@ -56,19 +56,14 @@ def scallion(
     return Scallion(step=step, iterations=steps, batch=batch, alpha=alpha, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="SCALLION",
     summary="SCAFFOLD with one vector, unbiased compression",
     family="corrected gradients",
     reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
-    variants=(
-        Variant(
-            "SCALLION",
-            lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
-            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-            only_models=False,
-        ),
-    ),
+    rule=lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+    only_models=False,
     parameters={
         "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω",
         "epochs": NO_EPOCHS,

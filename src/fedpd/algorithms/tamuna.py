@@ -25,7 +25,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_most, count, positive, refuse, skip_probability
 from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
@@ -158,7 +158,7 @@ def _largest_eta(p: float, agents: int, copies: int) -> float:
     return (1 - p) * agents * (copies - 1) / (copies * (agents - 1))
 
 
-CARD = Card(
+CARD = Card.single(
     title="TAMUNA",
     summary="ProxSkip whose agents send some coordinates",
     family="corrected gradients",
@@ -169,15 +169,11 @@ CARD = Card(
         venue="arXiv:2302.09832",
         year=2023,
     ),
-    variants=(
-        Variant(
-            "TAMUNA p=0.8",
-            lambda L, agents, scale: tamuna(
-                step=scale / L, p=0.8, agents=max(agents, 2), copies=max(2, math.ceil(max(agents, 2) / 2))
-            ),
-            Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-        ),
+    rule=lambda L, agents, scale: tamuna(
+        step=scale / L, p=0.8, agents=max(agents, 2), copies=max(2, math.ceil(max(agents, 2) / 2))
     ),
+    guarantee=Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+    label="TAMUNA p=0.8",
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "agents": "N, the number of agents of the problem",

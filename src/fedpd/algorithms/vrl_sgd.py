@@ -19,7 +19,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, sum_of_steps
 from fedpd.oracles import check_stochastic, same_iterations, sgd
 
@@ -66,7 +66,7 @@ def vrl_sgd(
     return VRLSGD(step=step, iterations=steps, batch=batch)
 
 
-CARD = Card(
+CARD = Card.single(
     title="VRL-SGD",
     summary="SCAFFOLD's correction with one model each way",
     family="corrected gradients",
@@ -76,12 +76,7 @@ CARD = Card(
         venue="arXiv:1912.12844",
         year=2019,
     ),
-    variants=(
-        Variant(
-            "VRL-SGD",
-            lambda L, agents, scale: vrl_sgd(step=scale / (6 * math.sqrt(2) * L * Q), iterations=Q),
-            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-        ),
-    ),
+    rule=lambda L, agents, scale: vrl_sgd(step=scale / (6 * math.sqrt(2) * L * Q), iterations=Q),
+    guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
     parameters={"epochs": "refused, because the corrections would no longer sum to zero: give `iterations`"},
 )

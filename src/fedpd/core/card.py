@@ -112,5 +112,18 @@ class Card(NamedTuple):
     family: Family
     reference: Reference
     variants: tuple[Variant, ...]
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, str] = MappingProxyType({})
     search: Mapping[str, float | tuple[Any, ...]] = MappingProxyType({})
+
+    @staticmethod
+    def single(
+        title: str,
+        summary: str,
+        rule: Rule,
+        guarantee: Guarantee,
+        label: str = "",
+        only_models: bool = True,
+        **rest: Any,
+    ) -> "Card":
+        """Return the card of a method with one variant, whose label is the title unless there is another."""
+        return Card(title, summary, variants=(Variant(label or title, rule, guarantee, only_models),), **rest)
