@@ -64,14 +64,7 @@ def admm(
     g: Regularizer | None = None,
     start: Literal["local", "server"] = "local",
 ) -> Method:
-    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server.
-
-    Args:
-        eta: The inverse of the penalty.
-        oracle: The local solver, from `fedpd.oracles`.
-        g: The regulariser, from `fedpd.regularizers`; None: no regulariser.
-        start: Where the oracle starts: "local" at x_i, or "server" at x_0.
-    """
+    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")

@@ -57,13 +57,7 @@ class FedACG(LocalAveraging):
 
 @makes(FedACG)
 def fedacg(*, oracle: Oracle, momentum: float = 0.85, rho: float = 2e-3) -> Method:
-    """Return FedACG, with a local oracle on f_i(y) + (rho/2) ||y - z||^2.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        momentum: How far ahead of its model the server sends, and the part of m that it keeps, in [0, 1).
-        rho: The weight of the proximal term, at least 0.
-    """
+    """Return FedACG, with a local oracle on f_i(y) + (rho/2) ||y - z||^2."""
     check_oracle(oracle)
     check_decay("momentum", momentum)
     at_least("rho", rho, 0, "rho is the weight of (rho/2)||y - z||^2; 0 leaves it out")

@@ -34,15 +34,7 @@ class FedAdagrad(AdaptiveServer):
 def fedadagrad(
     *, oracle: Oracle, step: float = 0.01, beta1: float = 0.0, tau: float = 1e-8, initial: float | None = None
 ) -> Method:
-    """Return FedAdagrad, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-    """
+    """Return FedAdagrad, with a local oracle that works on f_i itself."""
     check_adaptive(oracle, step, tau, initial, beta1=beta1)
     return FedAdagrad(oracle=oracle, step=step, beta1=beta1, tau=tau, initial=initial)
 

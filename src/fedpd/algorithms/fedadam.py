@@ -47,14 +47,6 @@ def fedadam(
 ) -> Method:
     """Return FedAdam, with a local oracle that works on f_i itself.
 
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        beta2: The decay of v, in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-
     Examples:
         >>> from fedpd import algorithms, oracles
         >>> algorithms.fedadam(oracle=oracles.sgd(step=0.1, iterations=8), tau=1e-3).description

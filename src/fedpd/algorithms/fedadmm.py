@@ -56,14 +56,7 @@ def fedadmm(
     server_step: float | None = None,
     start: Literal["local", "server"] = "server",
 ) -> Method:
-    """Return FedADMM with penalty rho, a local oracle, and a server step.
-
-    Args:
-        rho: The penalty; FedPD's eta is 1/rho.
-        oracle: The local solver, from `fedpd.oracles`.
-        server_step: The server's step; None: the share of agents that are present.
-        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
-    """
+    """Return FedADMM with penalty rho, a local oracle, and a server step."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("rho", rho, "rho = L is a good start, where L is the smoothness of the f_i")

@@ -52,13 +52,7 @@ class FedAvgM(LocalAveraging):
 
 @makes(FedAvgM)
 def fedavgm(*, oracle: Oracle, step: float = 1.0, momentum: float = 0.9) -> Method:
-    """Return FedAvgM, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        momentum: The part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step.
-    """
+    """Return FedAvgM, with a local oracle that works on f_i itself."""
     check_oracle(oracle)
     positive("step", step, "1 adds the mean change to the model")
     check_decay("momentum", momentum)

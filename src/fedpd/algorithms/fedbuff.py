@@ -74,11 +74,6 @@ class FedBuff(Method):
 def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0) -> Method:
     """Return FedBuff, with a local oracle that works on f_i itself.
 
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        server_step: The server's step size.
-        staleness: The exponent of the weight (1 + tau)^-staleness of a message that is tau server steps old.
-
     Examples:
         >>> from fedpd import algorithms, clock, oracles, problems, simulate
         >>> network = clock.network(

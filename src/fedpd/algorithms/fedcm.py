@@ -78,13 +78,7 @@ class FedCM(Method):
 
 @makes(FedCM)
 def fedcm(*, oracle: Oracle, alpha: float = 0.1, server_step: float = 1.0) -> Method:
-    """Return FedCM, with a local oracle that has a step size.
-
-    Args:
-        oracle: The local solver, `oracles.gd` or `oracles.sgd`.
-        alpha: The part of the agent's own gradient in a local step, in (0, 1]; 1 is FedAvg.
-        server_step: The server's step size; 1 is the mean of the local models.
-    """
+    """Return FedCM, with a local oracle that has a step size."""
     check_steps(oracle)
     remedy = "Give the part of the agent's own gradient in a step, e.g. 0.1; 1 is FedAvg"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
@@ -106,6 +100,7 @@ CARD = Card.single(
     guarantee=Guarantee("NC, not compared with the paper"),
     only_models=False,
     parameters={
+        "oracle": "the local solver, `oracles.gd` or `oracles.sgd`",
         "alpha": "α in (0, 1], the part of the agent's own gradient in a local step; 1 is FedAvg",
     },
     search={"alpha": (0.1, 0.03, 0.3, 0.6)},

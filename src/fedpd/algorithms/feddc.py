@@ -91,12 +91,7 @@ class FedDC(Method):
 
 @makes(FedDC)
 def feddc(*, alpha: float, oracle: Oracle) -> Method:
-    """Return FedDC, with a local oracle that has a step size.
-
-    Args:
-        alpha: The weight of the penalty on the drift; FedDyn's alpha.
-        oracle: The local solver, `oracles.gd` or `oracles.sgd`.
-    """
+    """Return FedDC, with a local oracle that has a step size."""
     check_steps(oracle)
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i, as for FedDyn")
     return FedDC(alpha=alpha, oracle=oracle)
@@ -117,5 +112,6 @@ CARD = Card.single(
     only_models=False,
     parameters={
         "alpha": "α, the weight of the penalty on the drift; FedDyn's α",
+        "oracle": "the local solver, `oracles.gd` or `oracles.sgd`",
     },
 )

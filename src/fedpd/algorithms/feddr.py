@@ -90,15 +90,7 @@ def feddr(
     g: Regularizer | None = None,
     start: Literal["local", "server"] = "local",
 ) -> Method:
-    """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server.
-
-    Args:
-        eta: The parameter of the proximal operators.
-        oracle: The local solver, from `fedpd.oracles`.
-        alpha: The relaxation, in (0, 2); 1 is none.
-        g: The regulariser, from `fedpd.regularizers`; None: no regulariser.
-        start: Where the oracle starts: "local" at x_i, as in the authors' program, or "server" at x_0.
-    """
+    """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
@@ -120,6 +112,6 @@ CARD = Card.single(
     guarantee=Guarantee("NC, inexact x_i", "1/e"),
     parameters={
         "eta": "η, the parameter of the proximal operators",
-        "alpha": "α in (0, 2), the relaxation",
+        "alpha": "α in (0, 2), the relaxation; 1 is none",
     },
 )

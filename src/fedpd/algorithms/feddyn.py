@@ -74,13 +74,7 @@ class FedDyn(Method):
 
 @makes(FedDyn)
 def feddyn(*, alpha: float, oracle: Oracle, start: Literal["local", "server"] = "server") -> Method:
-    """Return FedDyn with regulariser weight alpha and a local oracle.
-
-    Args:
-        alpha: The weight of the regulariser; FedPD's eta is 1/alpha.
-        oracle: The local solver, from `fedpd.oracles`.
-        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
-    """
+    """Return FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")

@@ -47,12 +47,7 @@ class FedExP(LocalChanges):
 
 @makes(FedExP)
 def fedexp(*, oracle: Oracle, epsilon: float = 1e-3) -> Method:
-    """Return FedExP, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        epsilon: The number that is added to the squared norm of the mean change.
-    """
+    """Return FedExP, with a local oracle that works on f_i itself."""
     check_oracle(oracle)
     positive("epsilon", epsilon, "Give e.g. 1e-3, small beside the squared norm of a round's mean change")
     return FedExP(oracle=oracle, epsilon=epsilon)

@@ -38,12 +38,7 @@ class FedSAM(LocalAveraging):
 
 @makes(FedSAM)
 def fedsam(*, rho: float = 0.05, oracle: Oracle) -> Method:
-    """Return FedSAM, with a local oracle of fedpd that works on f_i itself.
-
-    Args:
-        rho: The length of the step uphill.
-        oracle: The local solver, e.g. `oracles.sgd`.
-    """
+    """Return FedSAM, with a local oracle of fedpd that works on f_i itself."""
     check_sharpness(rho, oracle)
     return FedSAM(rho=rho, oracle=oracle)
 

@@ -43,13 +43,7 @@ class FedSpeed(FedDyn):
 
 @makes(FedSpeed)
 def fedspeed(*, alpha: float, rho: float = 0.1, oracle: Oracle) -> Method:
-    """Return FedSpeed with regulariser weight alpha and a local oracle of fedpd.
-
-    Args:
-        alpha: The weight of the regulariser, 1/lambda in the paper; FedPD's eta is 1/alpha.
-        rho: The length of the step uphill.
-        oracle: The local solver, e.g. `oracles.sgd`.
-    """
+    """Return FedSpeed with regulariser weight alpha and a local oracle of fedpd."""
     check_sharpness(rho, oracle)
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
     return FedSpeed(alpha=alpha, rho=rho, oracle=oracle)

@@ -44,16 +44,7 @@ def fedyogi(
     tau: float = 1e-8,
     initial: float | None = None,
 ) -> Method:
-    """Return FedYogi, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        beta2: 1 - beta2 is how much of Delta^2 v moves by; in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-    """
+    """Return FedYogi, with a local oracle that works on f_i itself."""
     check_adaptive(oracle, step, tau, initial, beta1=beta1, beta2=beta2)
     return FedYogi(oracle=oracle, step=step, beta1=beta1, beta2=beta2, tau=tau, initial=initial)
 

@@ -110,16 +110,7 @@ def locodl(
     strength: float = 0.0,
     batch: int | None = None,
 ) -> Method:
-    """Return LoCoDL with a constant step and skip probability p.
-
-    Args:
-        step: The step size.
-        p: The probability of skipping a communication.
-        omega: The variance of the compressor: d/k - 1 for `random_k` with k of d entries; 0 without compression.
-        rho: The share of the way to the mean, at most 1/(1 + omega/N) for N agents; None: 1/(1 + omega), which is safe.
-        strength: The part of the strong convexity of the f_i that y takes over, at most all of it.
-        batch: Samples per step; None: all of the agent's.
-    """
+    """Return LoCoDL with a constant step and skip probability p."""
     positive("step", step, STEP)
     at_least("omega", omega, 0, "Give the variance of the compressor, 0 without compression")
     at_least("strength", strength, 0, "Give at most the strong convexity of the f_i, or 0")

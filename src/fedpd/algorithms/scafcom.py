@@ -40,16 +40,7 @@ def scafcom(
     server_step: float = 1.0,
     epochs: int | None = None,
 ) -> Method:
-    """Return SCAFCOM with Q = `iterations` local steps.
-
-    Args:
-        step: The local step size.
-        iterations: Q, the local steps per round.
-        batch: Samples per local step; None: all of the agent's.
-        beta: The weight of the newest gradient, in (0, 1]; 1: no momentum.
-        server_step: The server's step size.
-        epochs: Refused, because the server moves by Q times the step size.
-    """
+    """Return SCAFCOM with Q = `iterations` local steps."""
     remedy = "Give the weight of the newest gradient, e.g. 0.2; 1 is no momentum"
     at_most("beta", positive("beta", beta, remedy), 1, remedy)
     steps = check_settings(step, iterations, batch, server_step, epochs)

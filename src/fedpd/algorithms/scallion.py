@@ -40,16 +40,7 @@ def scallion(
     server_step: float = 1.0,
     epochs: int | None = None,
 ) -> Method:
-    """Return SCALLION with Q = `iterations` local steps.
-
-    Args:
-        step: The local step size.
-        iterations: Q, the local steps per round.
-        batch: Samples per local step; None: all of the agent's.
-        alpha: The factor of the change before it is compressed, in (0, 1].
-        server_step: The server's step size.
-        epochs: Refused, because the server moves by Q times the step size.
-    """
+    """Return SCALLION with Q = `iterations` local steps."""
     remedy = "Give 1/(1 + omega), where omega is the variance of the compressor; 1 without compression"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
     steps = check_settings(step, iterations, batch, server_step, epochs)

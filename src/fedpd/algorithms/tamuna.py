@@ -131,16 +131,7 @@ class Tamuna(Method):
 def tamuna(
     *, step: float, p: float, agents: int, copies: int, eta: float | None = None, batch: int | None = None
 ) -> Method:
-    """Return TAMUNA with a constant step, skip probability p, and s = `copies` agents for each coordinate.
-
-    Args:
-        step: The step size.
-        p: The probability of skipping a communication.
-        agents: N, which must be the number of agents of the problem.
-        copies: s, from 2 to N: how many agents send each coordinate.
-        eta: The step of the control variates times `step`; None: the largest that the paper allows.
-        batch: Samples per step; None: all of the agent's.
-    """
+    """Return TAMUNA with a constant step, skip probability p, and s = `copies` agents for each coordinate."""
     positive("step", step, STEP)
     count("agents", agents, "Give the number of agents of the problem", least=2, bits=31)
     remedy = f"Give how many agents send each coordinate, from 2 to {agents}"
@@ -178,6 +169,6 @@ CARD = Card.single(
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "agents": "N, the number of agents of the problem",
         "copies": "s, how many agents send each coordinate, from 2 to N",
-        "eta": "the step of the control variates, at most (1-p) N(s-1)/(s(N-1))",
+        "eta": "the step of the control variates times `step`; `None`: the largest, (1-p) N(s-1)/(s(N-1))",
     },
 )
