@@ -16,19 +16,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import (
-    Array,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-    check_oracle,
-    makes,
-)
+from fedpd.core import LocalObjective, Method, Model, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.types import Array, Key
 
 
 class Agent(NamedTuple):

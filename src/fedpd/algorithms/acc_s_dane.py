@@ -19,21 +19,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import (
-    Array,
-    Exchange,
-    Gradient,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    makes,
-)
+from fedpd.core import Exchange, Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.types import Array, Key
 
 
 class Agent(NamedTuple):

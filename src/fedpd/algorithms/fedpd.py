@@ -46,21 +46,9 @@ from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.errors import warn
 from fedpd.base.value import attribute
-from fedpd.core import (
-    Array,
-    Change,
-    Iterate,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-    check_oracle,
-    makes,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
+from fedpd.core.message import Change, Iterate, Model
 from fedpd.core.oracle import step_above_limit
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta

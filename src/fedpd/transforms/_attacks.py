@@ -23,22 +23,8 @@ from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
-from fedpd.core import (
-    Array,
-    Exchange,
-    Iterate,
-    Key,
-    LocalObjective,
-    Message,
-    Method,
-    Model,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    vectors_of,
-)
+from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Work, makes, vectors_of
+from fedpd.core.method import Exchange, Method, form_with_absent
 from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts

@@ -24,26 +24,10 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
 from fedpd.base.spec import Spec
-from fedpd.core import (
-    Array,
-    Exchange,
-    Iterate,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Model,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    message_kinds,
-    vectors_of,
-)
+from fedpd.core import Array, Iterate, Key, Kind, LocalObjective, Model, Tree, Value, Work, makes, vectors_of
 from fedpd.core.dp_sgd import check_noise
 from fedpd.core.draws import system_normal
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import message_parts, model_in
 

@@ -34,25 +34,8 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import (
-    Array,
-    Difference,
-    Exchange,
-    Gradient,
-    Iterate,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Model,
-    Packed,
-    Tree,
-    Unbiased,
-    Update,
-    opened,
-    vectors_of,
-)
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree
+from fedpd.core.message import Difference, Gradient, Iterate, Kind, Model, Packed, Unbiased, Update, opened, vectors_of
 from fedpd.transforms._chain import Transform, pack_vector
 
 OWN_POINT = (Iterate, Gradient)

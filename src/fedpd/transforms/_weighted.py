@@ -15,21 +15,8 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import (
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Method,
-    Mixing,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    opened,
-    vectors_of,
-)
+from fedpd.core import Array, Key, LocalObjective, Tree, Value, Work, makes, opened, vectors_of
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent
 from fedpd.transforms._layer import Layer, rebuilt_inside
 
 

@@ -10,21 +10,8 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
-from fedpd.core import (
-    Array,
-    Exchange,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Tree,
-    Update,
-    Work,
-    form_with_absent,
-    message_kinds,
-    opened,
-)
+from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Work, opened
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.core.personal import IsPersonal
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
