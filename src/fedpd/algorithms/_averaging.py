@@ -33,9 +33,6 @@ class LocalAveraging(Method):
     def send(self, agent: Agent) -> Model:
         return Model(agent.x)
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def with_message(self, agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
@@ -50,9 +47,6 @@ class BesidePersonalModels(Method):
 
     def send(self, agent: Any) -> Vector:
         return agent.x
-
-    def receive(self, agent: Any, x: Vector) -> Any:
-        return agent._replace(x=x)
 
     def rebuild(self, f: LocalObjective, agent: Any) -> Any:
         return self.init(f, agent.x)

@@ -40,9 +40,6 @@ class LocalChanges(Method):
     def send(self, agent: Agent) -> tuple[Change, Array]:
         return Change(agent.change), agent.number
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
         return agent._replace(memory=self.oracle.init(f, agent.x))
 

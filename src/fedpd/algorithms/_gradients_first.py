@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.base.value import attribute
 from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work
 
 
@@ -22,18 +23,16 @@ class Agent(NamedTuple):
 
 
 class GradientsFirst(Method):
-    """A method with two exchanges per round. Subclasses have `solve`."""
+    """A method with two exchanges per round. Subclasses have `solve`, or `local`."""
 
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        """Return the memory that the local solver keeps between rounds."""
-        return None
+    oracle = attribute(None)  # of type Oracle, if the method has one
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         """Return x_i of an agent that knows the mean gradient, the solver's memory and the work."""
         raise NotImplementedError
 
-    def init(self, f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, 0 * x, self.init_memory(f, x))
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return Agent(x, 0 * x, 0 * x, None if self.oracle is None else self.oracle.init(f, x))
 
     def exchanges(self) -> tuple[Exchange, Exchange]:
         return (
@@ -41,21 +40,18 @@ class GradientsFirst(Method):
             Exchange(self.local, self.send, self.aggregate, self.receive),
         )
 
-    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
+    def differentiate(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        return agent._replace(own=f.gradient(self.model(agent))), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
 
-    def share_gradient(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+    def share_gradient(self, server: Any, mean: Vector, share: Any) -> tuple[Any, Vector]:
         return server, mean
 
-    def hear_gradient(self, agent: Agent, mean: Vector) -> Agent:
+    def hear_gradient(self, agent: Any, mean: Vector) -> Any:
         return agent._replace(mean=mean)
 
-    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
         x, memory, work = self.solve(f, agent, r, key)
         return agent._replace(x=x, memory=memory), work
 
-    def send(self, agent: Agent) -> Model:
+    def send(self, agent: Any) -> Any:
         return Model(agent.x)
-
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)

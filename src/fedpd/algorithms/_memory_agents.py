@@ -29,6 +29,7 @@ class Remembering(Method):
     memory: int
     start: Literal["local", "server"]
     rules: Rules = USUAL
+    compares_rounds = True
 
     @property
     def given_eta(self) -> Any:
@@ -41,10 +42,6 @@ class Remembering(Method):
     def rebuild(self, f: LocalObjective, agent: Any) -> Any:
         rule = "mixes each agent's past outcomes, and this agent has lost its own"
         refuse("memory", self.memory, rule, "Start the run again, from x^0 or from its last model")
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
 
     def caution(self, L: float) -> str | None:
         return None if self.given_eta is None else eta_above_theorem_1(self.given_eta, L)

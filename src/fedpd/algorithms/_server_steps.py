@@ -69,19 +69,14 @@ class ServerSteps(Method):
     def send(self, agent: Agent) -> Any:
         return Gradient(agent.gradient)
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
 
 class LineSearch(ServerSteps):
     """The same with agents that send f_i(x) too, one number. The server compares the points of different rounds."""
 
+    compares_rounds = True
+
     def send(self, agent: Agent) -> tuple[Array, Gradient]:
         return agent.value, Gradient(agent.gradient)
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
 
 
 def choose(condition: Array, one: Any, other: Any) -> Any:

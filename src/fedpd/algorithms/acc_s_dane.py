@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.algorithms._gradients_first import GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Exchange, Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.types import Array, Key
 
@@ -38,7 +39,7 @@ class Server(NamedTuple):
     ratio: Array  # A/B
 
 
-class AccSDane(Method):
+class AccSDane(GradientsFirst):
     """Acc-S-DANE: gradients at y in the first exchange, models and gradients there in the second."""
 
     rho: float
@@ -50,21 +51,6 @@ class AccSDane(Method):
 
     def server(self, x: Vector) -> Server:
         return Server(x, x, jnp.zeros(()))
-
-    def exchanges(self) -> tuple[Exchange, Exchange]:
-        return (
-            Exchange(self.differentiate, lambda agent: Gradient(agent.own), self.share_gradient, self.hear_gradient),
-            Exchange(self.local, self.send, self.aggregate, self.receive),
-        )
-
-    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.y)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def share_gradient(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
-        return server, mean
-
-    def hear_gradient(self, agent: Agent, mean: Vector) -> Agent:
-        return agent._replace(mean=mean)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.y, self.rho)

@@ -85,9 +85,6 @@ class MixedSGD(CoopSGD):
         # JAX keeps the precision in which it first saw an array, so it gets a new one each time.
         return jnp.asarray(as_array(self.mixing, "mixing", FEDAVG).astype(float))[agent]
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def exchanges(self) -> tuple[Exchange]:
         return (Exchange(self.local, self.send, Mixing(self.weights), self.receive),)
 

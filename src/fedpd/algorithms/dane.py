@@ -28,9 +28,6 @@ class Dane(GradientsFirst):
     oracle: Oracle
     eta: float
 
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
-
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         phi = Subproblem(f, self.eta * agent.mean - agent.own - self.mu * agent.x, self.mu)
         return self.oracle.solve(phi, agent.x, agent.memory, r, key)

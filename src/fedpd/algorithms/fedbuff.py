@@ -57,9 +57,6 @@ class FedBuff(Method):
         x = server + self.server_step * mean
         return x, x
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def missed(self, agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x, version=jnp.int32(FRESH))
 

@@ -27,9 +27,6 @@ class FedDane(GradientsFirst):
     mu: float
     oracle: Oracle
 
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
-
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.mu * agent.x, self.mu)
         return self.oracle.solve(phi, agent.x, agent.memory, r, key)

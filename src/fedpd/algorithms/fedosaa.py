@@ -45,10 +45,7 @@ class AndersonSteps(Method):
     base: Literal["svrg", "scaffold"]
     cut: float
     needs_everyone = True
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, x, 0 * x)
@@ -97,9 +94,6 @@ class FedOSAASvrg(AndersonSteps):
 
     def send(self, agent: Agent) -> Model:
         return Model(agent.local)
-
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
 
 
 class FedOSAAScaffold(AndersonSteps):

@@ -54,10 +54,7 @@ class Lag(Method):
     memory: int
     trigger: Literal["worker", "server"]
     smoothness: float | None
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, x, 0 * x, 0 * x, jnp.zeros(self.memory), jnp.bool_(False))

@@ -55,10 +55,7 @@ class NewtonCG(Method):
     iterations: int
     forcing: float
     needs_everyone = True
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, jnp.bool_(False), jnp.zeros(()), 0 * x)

@@ -50,10 +50,7 @@ class PRSpider(AveragedState):
     refresh: int
     batch: int | None
     epochs: int | None
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)

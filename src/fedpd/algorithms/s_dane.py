@@ -29,9 +29,6 @@ class SDane(GradientsFirst):
     oracle: Oracle
     mu: float
 
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
-
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.x, self.rho)
         x, memory, work = self.oracle.solve(phi, agent.x, agent.memory, r, key)

@@ -43,9 +43,6 @@ def ends_run(answer: Any) -> bool:
     """Return whether the answer of a user's callback ends the run: True does, False and None do not.
 
     NumPy, JAX and PyTorch have truth values of their own, for example the result of a comparison.
-
-    Raises:
-        FedpdError: The answer is something else.
     """
     scalar = getattr(answer, "shape", None) == () and str(getattr(answer, "dtype", "")) in ("bool", "torch.bool")
     if not (answer is None or isinstance(answer, bool) or scalar):

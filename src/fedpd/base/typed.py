@@ -153,9 +153,6 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *, l
     Args:
         function: The function that gets the arguments.
         largest: The largest integer that the function can use.
-
-    Raises:
-        FedpdError: The message names the argument and the type that it must have.
     """
     kinds = _hints(function)
     for name, value in given.items():

@@ -52,11 +52,7 @@ class Averaged(Layer):
 
 
 def averaged(algorithm: Method, start: Tree) -> Method:
-    """Return the method with a server that delivers the running mean of its models; `start` has the model's shapes.
-
-    Raises:
-        FedpdError: The server of the method does not know the agents' model.
-    """
+    """Return the method with a server that delivers the running mean of its models; `start` has the model's shapes."""
     if not knows_model(algorithm, Vector(start)):
         rule = f"needs a server that knows the model, and that of {algorithm.description} does not"
         refuse("average", True, rule, "Leave average out, or choose e.g. fedpd without memory, a_fedpd or fedavg")

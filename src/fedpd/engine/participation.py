@@ -97,9 +97,6 @@ def attendance_rule(
         cohort: K, the number of agents per round; None: `participation` says who is present.
         participation: A share, probabilities or a schedule; see `participation_rule`.
         sizes: (N,) the |D_i|.
-
-    Raises:
-        FedpdError: The cohort is not a whole number from 1 to N, or `participation` is given as well.
     """
     choice("sampling", sampling, get_args(Sampling))
     agents = len(sizes)
@@ -117,11 +114,7 @@ def attendance_rule(
 
 
 def sample_agents(number: int | None, agents: int, seed: int) -> np.ndarray | None:
-    """Return the agents over which a run measures, in ascending order; None: all agents.
-
-    Raises:
-        FedpdError: The number is not a whole number from 1 to N.
-    """
+    """Return the agents over which a run measures, in ascending order; None: all agents."""
     remedy = f"Give a number from 1 to {agents}, or leave it out to measure over all agents"
     if number is None:
         return None

@@ -25,11 +25,7 @@ from fedpd.transforms._wrap import private_parts
 
 
 def with_privacy(plan: Plan) -> Plan:
-    """Return the plan with the noise of a private method and its accountant; other plans are returned as they are.
-
-    Raises:
-        FedpdError: The number of agents that send in a round is not the same in all rounds.
-    """
+    """Return the plan with the noise of a private method and its accountant; other plans are returned as they are."""
     parts = private_parts(plan.algorithm)
     if parts is None:
         return plan
@@ -100,11 +96,7 @@ def keeps_state(plan: Plan) -> bool:
 
 
 def with_example_privacy(plan: Plan) -> Plan:
-    """Return the plan with the accountant of a private oracle; other plans are returned as they are.
-
-    Raises:
-        FedpdError: The method reads the samples outside of its oracle.
-    """
+    """Return the plan with the accountant of a private oracle; other plans are returned as they are."""
     oracle = private_oracle(plan.algorithm)
     if oracle is None:
         return plan

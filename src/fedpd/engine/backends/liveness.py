@@ -43,9 +43,6 @@ def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
 
     Args:
         functions: The problem's functions.
-
-    Raises:
-        FedpdError: An exchange after the first takes place in some rounds only.
     """
     algorithm = shapes.method
     if any(exchange.when is not None for exchange in algorithm.exchanges()[1:]):

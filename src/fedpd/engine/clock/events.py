@@ -52,10 +52,6 @@ def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Task
 
     Args:
         name: The option that needs them, for the error message.
-
-    Raises:
-        FedpdError: A round has several exchanges, communicates only sometimes or has no server, or the number of local
-            steps depends on the iterates.
     """
     if len(algorithm.exchanges()) != 1 or algorithm.skips or not _always(algorithm):
         rule = f"needs one message per agent and round, and {algorithm.description} sends more, fewer or none"
@@ -129,11 +125,7 @@ class WithoutWaiting(Around):
 
 
 def without_waiting(algorithm: Method) -> Method:
-    """Return the form of a method whose agents do not wait for each other.
-
-    Raises:
-        FedpdError: The method has no such form.
-    """
+    """Return the form of a method whose agents do not wait for each other."""
     form = algorithm.asynchronous()
     check_form(algorithm, form, "asynchronous")
     if form is None:
@@ -220,9 +212,6 @@ def apply_clock(
 
     Args:
         options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
-
-    Raises:
-        FedpdError: The options do not fit together, or the method does not fit them.
     """
     clock, buffer, deadline = options.clock, options.buffer, options.deadline
     for name, value in (("buffer", buffer), ("deadline", deadline)):

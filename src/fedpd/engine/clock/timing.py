@@ -94,9 +94,6 @@ def timed_history(history: History, clock: Clock, agents: int, settings: Mapping
     Args:
         agents: N; 0: it is not known.
         settings: The settings that the run keeps.
-
-    Raises:
-        FedpdError: The rounds depend on the run's own clock, or the run does not keep who took part.
     """
     remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
     for name in ("buffer", "deadline"):
@@ -114,11 +111,7 @@ def kept_rule(rule: Participation | None) -> list[Any] | None:
 
 
 def recorded_rule(participation: Sequence[Any] | None) -> Participation | None:
-    """Return the rule for who is present, from the settings that a run keeps.
-
-    Raises:
-        FedpdError: The run does not keep its rule, because it is a large array.
-    """
+    """Return the rule for who is present, from the settings that a run keeps."""
     if participation is None:
         return None
     kind, numbers = participation

@@ -26,11 +26,7 @@ class Measurements(NamedTuple):
 
 
 def first_measurements(agents: int, metrics: dict[str, Any]) -> Measurements:
-    """Return the measurements of the start: one row with these metrics.
-
-    Raises:
-        FedpdError: The loss or the gradient is not finite at the start, so that no step size could help.
-    """
+    """Return the measurements of the start: one row with these metrics."""
     for name, what in (("loss", "f(x^0)"), ("stationarity", "||grad f(x^0)||^2")):
         value = float(np.mean(metrics[name]))
         if not np.isfinite(value):
