@@ -200,6 +200,11 @@ class Method(Value):
         """Refuse settings that do not fit N agents, of which at least `fewest()` send in a communication."""
 
 
+def of_method(name: str) -> Any:
+    """Return a property of a method around another one: that of the other."""
+    return property(lambda self: getattr(self.method, name))
+
+
 class Around(Method):
     """A method around another one. What the server does, and what is said of the method, is the other's.
 
@@ -207,6 +212,15 @@ class Around(Method):
     """
 
     method: Method
+    needs_everyone = of_method("needs_everyone")
+    copies_differ = of_method("copies_differ")
+    only_at_agents = of_method("only_at_agents")
+    waits = of_method("waits")
+    delivers = of_method("delivers")
+    is_personal = of_method("is_personal")
+    samples_per_step = of_method("samples_per_step")
+    local_epochs = of_method("local_epochs")
+    compares_rounds = of_method("compares_rounds")
 
     @property
     def spec(self) -> Spec:
@@ -215,42 +229,6 @@ class Around(Method):
     @property
     def name(self) -> str:
         return self.method.name if is_of_fedpd(type(self)) else super().name
-
-    @property
-    def needs_everyone(self) -> bool:
-        return self.method.needs_everyone
-
-    @property
-    def copies_differ(self) -> bool:
-        return self.method.copies_differ
-
-    @property
-    def only_at_agents(self) -> bool:
-        return self.method.only_at_agents
-
-    @property
-    def waits(self) -> Any:
-        return self.method.waits
-
-    @property
-    def delivers(self) -> Any:
-        return self.method.delivers
-
-    @property
-    def is_personal(self) -> Any:
-        return self.method.is_personal
-
-    @property
-    def samples_per_step(self) -> int | None:
-        return self.method.samples_per_step
-
-    @property
-    def local_epochs(self) -> int | None:
-        return self.method.local_epochs
-
-    @property
-    def compares_rounds(self) -> bool:
-        return self.method.compares_rounds
 
     def server(self, x: Vector) -> Any:
         return self.method.server(x)

@@ -107,28 +107,6 @@ class MessageSum(NamedTuple):
     receivers: Array  # how many agents receive the broadcast
 
 
-class Executor(Protocol):
-    """Runs the steps of an exchange for agents in memory, in files, or one after another in Python."""
-
-    def coin(self, program: Program, inputs: Inputs, r: Any, server: Any, /) -> Any:
-        """Return whether round r skips its communication."""
-
-    def compute(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Any, /
-    ) -> tuple[MessageSum, Any, Tree, Work]:
-        """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
-
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Any, r: Any, /
-    ) -> tuple[Any, Tree, Any]:
-        """Return the server's new state, the broadcast, and whether the exchange is silent (None: never)."""
-
-    def deliver(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Any, /
-    ) -> Any:
-        """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
-
-
 def toss_coin(algorithm: Method, key: Key, r: Any, server: Any) -> Array:
     """Return whether round r skips its communication: one coin shared by all agents, or the server's decision."""
     if algorithm.waits is not None:
@@ -149,12 +127,52 @@ def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
     return each_agent(begin, shard, program.layout)[1]
 
 
-def one_round(program: Program, inputs: Inputs, state: State, executor: Executor | None = None) -> tuple[State, Round]:
-    """Return state r+1 from state r, and the messages and the work of the round. All rounds run through this function.
+class Executor:
+    """Runs the steps of an exchange. This one has all agents in memory, and JAX traces all steps into one program."""
 
-    `executor` runs the agents; None: they are in memory.
-    """
-    executor = InMemory() if executor is None else executor
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        """Return whether round r skips its communication."""
+        return toss_coin(program.algorithm, inputs.key, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
+        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
+        efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
+        body = partial(take_part, program, exchange, number, r, inputs.key)
+        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
+        if exchange.mean is not None:
+            total, messages = gathered(layout, messages), None
+        receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
+        return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        """Return the server's new state, the broadcast, and whether the exchange is silent (None: never)."""
+        exchange = program.algorithm.exchanges()[number]
+        silent = is_silent(program, exchange, skipped, sums.receivers, r)
+        if exchange.mixes:
+            return server, None, silent
+        return *combine(program, exchange, sums, server, silent), silent
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
+        exchange, layout = program.algorithm.exchanges()[number], program.layout
+        if isinstance(exchange.aggregate, Mixing):
+            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
+            return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
+        return each_in_place(partial(receive, exchange, broadcast), agents, None, layout, silent)
+
+
+IN_MEMORY = Executor()
+
+
+def one_round(program: Program, inputs: Inputs, state: State, executor: Executor = IN_MEMORY) -> tuple[State, Round]:
+    """Return state r+1 from state r, and the messages and work of the round. All rounds run through this function."""
     agents, server, r = state
     skipped = executor.coin(program, inputs, r, server)
     work: Work | None = None
@@ -170,43 +188,6 @@ def one_round(program: Program, inputs: Inputs, state: State, executor: Executor
     assert work is not None  # a method has at least one exchange
     done = Round(receivers[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
     return State(agents, server, r + 1), done
-
-
-class InMemory:
-    """Runs agents in memory. JAX traces all steps into one program."""
-
-    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
-        return toss_coin(program.algorithm, inputs.key, r, server)
-
-    def compute(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
-    ) -> tuple[MessageSum, Any, Tree, Work]:
-        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
-        efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
-        body = partial(take_part, program, exchange, number, r, inputs.key)
-        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
-        if exchange.mean is not None:
-            total, messages = gathered(layout, messages), None
-        receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
-        return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
-
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
-    ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges()[number]
-        silent = is_silent(program, exchange, skipped, sums.receivers, r)
-        if exchange.mixes:
-            return server, None, silent
-        return *combine(program, exchange, sums, server, silent), silent
-
-    def deliver(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
-    ) -> Any:
-        exchange, layout = program.algorithm.exchanges()[number], program.layout
-        if isinstance(exchange.aggregate, Mixing):
-            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
-            return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
-        return each_in_place(partial(receive, exchange, broadcast), agents, None, layout, silent)
 
 
 def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:

@@ -25,7 +25,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
 from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Work, makes, vectors_of
 from fedpd.core.method import Exchange, Method, form_with_absent
-from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
+from fedpd.transforms._layer import WithInner, layers_of
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts
 
@@ -188,7 +188,7 @@ def attack(algorithm: Method, attack: Attack, *, agents: Sequence[int]) -> Metho
     return Attacked(method=algorithm, attack=attack, agents=tuple(int(i) for i in numbers))
 
 
-class Attacked(Layer):
+class Attacked(WithInner):
     """A method with some agents that attack."""
 
     attack: Attack
@@ -197,20 +197,11 @@ class Attacked(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        more = Spec.of("", attack=self.attack, agents=self.agents).settings
-        return Spec(base.name, base.settings + more, base.usual)
+        return self.method.spec.plus(attack=self.attack, agents=self.agents)
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         attacks = jnp.any(f.agent == jnp.asarray(self.agents, jnp.int32))
         return Agent(self.method.init(f, x), attacks, x, jnp.zeros(2, jnp.uint32))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return tuple(_exchange(exchange, self.attack) for exchange in self.method.exchanges())

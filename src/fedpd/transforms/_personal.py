@@ -20,7 +20,7 @@ from fedpd.base.errors import warn
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, form_with_absent, vectors_of
 from fedpd.core.personal import IsPersonal, merged, names_of, part_of
-from fedpd.transforms._layer import Layer, rebuilt_inside
+from fedpd.transforms._layer import WithInner
 
 
 class Agent(NamedTuple):
@@ -30,7 +30,7 @@ class Agent(NamedTuple):
     alone: Any  # the state of the server of its personal parameters
 
 
-class Personal(Layer):
+class Personal(WithInner):
     """A method some of whose parameters stay at their agent."""
 
     keeps: IsPersonal  # which parameters do
@@ -41,8 +41,7 @@ class Personal(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        return Spec(base.name, base.settings + Spec.of("", personal=self.keeps).settings, base.usual)
+        return self.method.spec.plus(personal=self.keeps)
 
     def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         return Personal(method=self.method.changed(changes, within), keeps=self.keeps)
@@ -53,13 +52,6 @@ class Personal(Layer):
 
     def server(self, x: Vector) -> Any:
         return self.method.server(part_of(x, self.keeps, personal=False))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     def partial(self) -> Method:
         return Personal(method=form_with_absent(self.method), keeps=self.keeps)

@@ -249,8 +249,7 @@ class Private(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        return Spec(base.name, base.settings + Spec.of("", up=self.up).settings, base.usual)
+        return self.method.spec.plus(up=self.up)
 
     @property
     def form(self) -> Method:

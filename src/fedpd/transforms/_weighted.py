@@ -17,7 +17,7 @@ from tree_math import Vector
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, Key, LocalObjective, Tree, Value, Work, makes, opened, vectors_of
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent
-from fedpd.transforms._layer import Layer, rebuilt_inside
+from fedpd.transforms._layer import WithInner
 
 
 class Weights(Value):
@@ -53,7 +53,7 @@ class Agent(NamedTuple):
     weight: Array  # n_i
 
 
-class Weighted(Layer):
+class Weighted(WithInner):
     """A method whose server weighs the messages."""
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
@@ -61,13 +61,6 @@ class Weighted(Layer):
             rule = "the problem has weights, which scale the local losses, so that agents would count twice"
             refuse("mean", "weighted('samples')", rule, "Leave weights out of the problem, or weighted out of mean")
         return Agent(self.method.init(f, x), jnp.asarray(f.size, jax.tree.leaves(x)[0].dtype))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     @property
     def needs_everyone(self) -> bool:

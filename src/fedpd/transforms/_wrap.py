@@ -198,10 +198,8 @@ class Wrapped(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.algorithm.spec
         ways = {"up": self.up, "down": self.down, "mean": self.mean}
-        own = Spec.of("", **{name: value for name, value in ways.items() if value})
-        return Spec(base.name, base.settings + own.settings, base.usual)
+        return self.algorithm.spec.plus(**{name: value for name, value in ways.items() if value})
 
     @property
     def algorithm(self) -> Method:

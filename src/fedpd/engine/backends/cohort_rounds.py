@@ -6,6 +6,7 @@ agents come: each state is made from the row, or by `init` if the agent comes fo
 newest broadcasts that the agent missed. `loop.one_round` does the rest. At the end, the states go back to the table.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from fedpd.core.agents import (
 )
 from fedpd.engine.backends.liveness import Liveness, when_missed
 from fedpd.engine.loop import (
-    InMemory,
+    Executor,
     Inputs,
     MessageSum,
     Program,
@@ -90,13 +91,11 @@ class Visit(NamedTuple):
     newest: Newest
 
 
-class Present(NamedTuple):
-    """Runs the agents that are present; see `loop.Executor`."""
+@dataclass(frozen=True)
+class Present(Executor):
+    """Runs the agents that are present."""
 
     here: Attendance  # (C,)
-
-    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
-        return MEMORY.coin(program, inputs, r, server)
 
     def compute(
         self, program: Program, number: int, inputs: Inputs, visit: Visit, r: Array, /
@@ -119,11 +118,6 @@ class Present(NamedTuple):
         receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
         return MessageSum(total, sending, receivers), visit._replace(agents=agents), None, work
 
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
-    ) -> tuple[Any, Tree, Array | None]:
-        return MEMORY.server_step(program, number, sums, server, skipped, r)
-
     def deliver(
         self, program: Program, number: int, inputs: Inputs, visit: Visit, broadcast: Tree, silent: Any, r: Array, /
     ) -> Any:
@@ -136,9 +130,6 @@ class Present(NamedTuple):
         heard[number] = jax.tree.map(lambda new, old: jnp.where(silent, old, new), broadcast, broadcasts[number])
         rounds = rounds.at[number].set(jnp.where(silent, rounds[number], r + 1))
         return Visit(agents, Newest(tuple(heard), rounds, model))
-
-
-MEMORY = InMemory()
 
 
 def samples_of(inputs: Inputs) -> Shard:

@@ -5,7 +5,8 @@ checks work inside of them. The results equal those of a compiled run up to roun
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +18,15 @@ from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_ro
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
 from fedpd.engine.loop import (
+    Executor,
     Inputs,
     MessageSum,
     Program,
     Rows,
-    combine,
     efforts_of_all,
-    is_silent,
     measure_copies,
     one_round,
     receive,
-    toss_coin,
 )
 from fedpd.engine.measure.costs import Costs, message_costs
 from fedpd.engine.measure.measurements import variant
@@ -47,14 +46,15 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
     return _stack(made)
 
 
-class AgentByAgent(NamedTuple):
-    """Runs the agents one after another in Python; see `loop.Executor`."""
+@dataclass(frozen=True)
+class AgentByAgent(Executor):
+    """Runs the agents one after another in Python."""
 
     present: Callable[[int], np.ndarray] | None  # returns who is present in a round, (N,); None: all agents are
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         with named_stage("skip", r):
-            return toss_coin(program.algorithm, inputs.key, r, server)
+            return super().coin(program, inputs, r, server)
 
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
@@ -90,12 +90,8 @@ class AgentByAgent(NamedTuple):
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
     ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges()[number]
         with named_stage("aggregate", r):
-            silent = is_silent(program, exchange, skipped, sums.receivers, r)
-            if exchange.mixes:
-                return server, None, silent
-            return *combine(program, exchange, sums, server, silent), silent
+            return super().server_step(program, number, sums, server, skipped, r)
 
     def deliver(
         self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /

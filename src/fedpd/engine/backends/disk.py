@@ -6,6 +6,7 @@ The rounds are those of `loop.one_round`. Every step of an exchange reads each b
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,9 @@ from fedpd.core.rows import rows_by_device
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
 from fedpd.engine.loop import (
+    IN_MEMORY,
     INPUTS,
-    InMemory,
+    Executor,
     Inputs,
     MessageSum,
     Program,
@@ -42,7 +44,6 @@ from fedpd.engine.measure.metrics import Metrics, copies_differ, mean_copy
 from fedpd.engine.plan import Plan, prepare, put_on_devices
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
-MEMORY = InMemory()
 
 PutOnDevices = Callable[[Tree, Any], Tree]
 
@@ -100,8 +101,9 @@ def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageS
     return MessageSum(total, one.senders + other.senders, one.receivers + other.receivers)
 
 
-class OnDisk(NamedTuple):
-    """Runs agents whose state is in files, block by block; see `loop.Executor`."""
+@dataclass(frozen=True)
+class OnDisk(Executor):
+    """Runs agents whose state is in files, block by block."""
 
     store: Store
     key: "Key"
@@ -244,13 +246,13 @@ def _coin(key: Key, random: Any, r: Array, server: Any) -> Array:
 def _server_step(
     key: Key, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
 ) -> tuple[Any, Tree, Array | None]:
-    return MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
+    return IN_MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
     def run(inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
-        sums, agents, _, work = MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
+        sums, agents, _, work = IN_MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
         return sums, agents, work
 
     specs = (INPUTS, AGENTS, SHARED), (SHARED, AGENTS, AGENTS)
@@ -260,7 +262,7 @@ def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tu
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _deliver(key: Key, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
     def run(inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
-        return MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
+        return IN_MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
 
     specs = (INPUTS, AGENTS, SHARED, SHARED)
     return sharded(run, key.template.layout, specs, AGENTS)(inputs, agents, broadcast, r)

@@ -413,6 +413,7 @@ MEASURED = (
         "equal.",
     ),
 )
+_accuracy = partial(Column, unit="share", better="more", measure=ACCURACY)
 # The columns that `record` can add, by the word that asks for them.
 RECORDABLE: dict[str, tuple[Column, ...]] = {
     "heterogeneity": (
@@ -449,40 +450,25 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
     ),
     "accuracy": (
-        Column(
+        _accuracy(
             "train_accuracy",
             "accuracy on all training samples",
             "training accuracy",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=lambda total, each, agents: total.trained / total.samples,
         ),
-        Column(
-            "test_accuracy",
-            "accuracy on all test samples",
-            "test accuracy",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
-            merge=_per_test(lambda total: total.right),
+        _accuracy(
+            "test_accuracy", "accuracy on all test samples", "test accuracy", merge=_per_test(lambda total: total.right)
         ),
-        Column(
+        _accuracy(
             "test_accuracy_agents",
             "mean test accuracy of the agents",
             "mean test accuracy of the agents",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(1.0),
         ),
-        Column(
+        _accuracy(
             "test_accuracy_worst",
             "mean test accuracy of the worst tenth of the agents",
             "test accuracy of the worst tenth",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(TENTH),
         ),
         Column(
@@ -495,22 +481,17 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
     ),
     "fairness": (
-        Column(
+        _accuracy(
             "test_accuracy_std",
             "standard deviation of the agents' test accuracies",
             "standard deviation of test accuracy",
-            unit="share",
-            better="less",
-            measure=ACCURACY,
             merge=_spread_of_accuracy,
+            better="less",
         ),
-        Column(
+        _accuracy(
             "test_accuracy_best",
             "mean test accuracy of the best tenth of the agents",
             "test accuracy of the best tenth",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(TENTH, best=True),
         ),
     ),
