@@ -58,11 +58,7 @@ class ADMM(DualAgents):
 
 @makes(ADMM)
 def admm(
-    *,
-    eta: float,
-    oracle: Oracle,
-    g: Regularizer | None = None,
-    start: Literal["local", "server"] = "local",
+    *, eta: float, oracle: Oracle, g: Regularizer | None = None, start: Literal["local", "server"] = "local"
 ) -> Method:
     """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)

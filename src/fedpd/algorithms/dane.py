@@ -70,8 +70,5 @@ CARD = Card(
             summary="local problems solved by L-BFGS",
         ),
     ),
-    parameters={
-        "mu": "μ ≥ 0, the weight of the proximal term",
-        "eta": "η, the factor on the mean gradient",
-    },
+    parameters={"mu": "μ ≥ 0, the weight of the proximal term", "eta": "η, the factor on the mean gradient"},
 )

@@ -50,11 +50,7 @@ class FedADMM(DualAgents):
 
 @makes(FedADMM)
 def fedadmm(
-    *,
-    rho: float,
-    oracle: Oracle,
-    server_step: float | None = None,
-    start: Literal["local", "server"] = "server",
+    *, rho: float, oracle: Oracle, server_step: float | None = None, start: Literal["local", "server"] = "server"
 ) -> Method:
     """Return FedADMM with penalty rho, a local oracle, and a server step."""
     check_oracle(oracle)

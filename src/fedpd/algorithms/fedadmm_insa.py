@@ -107,13 +107,7 @@ def fedadmm_insa(
     at_least("tau", tau, 1, "The factor by which a penalty changes; 2 is usual, 1 keeps penalties")
     at_least("delta", delta, 0, "The weight of the server's last model; 0 forgets it")
     return FedADMMInSa(
-        beta=beta,
-        smoothness=smoothness,
-        convexity=convexity,
-        iterations=iterations,
-        ratio=ratio,
-        tau=tau,
-        delta=delta,
+        beta=beta, smoothness=smoothness, convexity=convexity, iterations=iterations, ratio=ratio, tau=tau, delta=delta
     )
 
 

@@ -54,7 +54,5 @@ CARD = Card.single(
     rule=lambda L, agents, scale: feddane(mu=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, bounded dissimilarity; not confirmed", "1/e"),
     only_models=False,
-    parameters={
-        "mu": "μ ≥ 0, the weight of the proximal term",
-    },
+    parameters={"mu": "μ ≥ 0, the weight of the proximal term"},
 )

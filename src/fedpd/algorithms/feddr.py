@@ -110,8 +110,5 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: feddr(eta=scale / L, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, inexact x_i", "1/e"),
-    parameters={
-        "eta": "η, the parameter of the proximal operators",
-        "alpha": "α in (0, 2), the relaxation; 1 is none",
-    },
+    parameters={"eta": "η, the parameter of the proximal operators", "alpha": "α in (0, 2), the relaxation; 1 is none"},
 )

@@ -94,7 +94,5 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, exact x_i", "1/e"),
-    parameters={
-        "alpha": "α, the weight of the regulariser; 1/η of FedPD",
-    },
+    parameters={"alpha": "α, the weight of the regulariser; 1/η of FedPD"},
 )

@@ -65,7 +65,5 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, bounded differences; C"),
-    parameters={
-        "epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg",
-    },
+    parameters={"epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg"},
 )

@@ -46,7 +46,5 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: fedprox(rho=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, iid (sum of ||grad f_i||^2 at most B^2 ||grad f||^2)", "1/e", "1/e^2", "1/e^2"),
-    parameters={
-        "rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg",
-    },
+    parameters={"rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg"},
 )

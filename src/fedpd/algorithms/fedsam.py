@@ -56,8 +56,6 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: fedsam(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, bounded variance and differences"),
-    parameters={
-        "rho": "ρ ≥ 0, the length of the step uphill; 0 is FedAvg with twice its gradients",
-    },
+    parameters={"rho": "ρ ≥ 0, the length of the step uphill; 0 is FedAvg with twice its gradients"},
     search={"rho": 0.05},
 )

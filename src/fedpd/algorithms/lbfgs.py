@@ -156,8 +156,5 @@ CARD = Card.single(
     rule=lambda L, agents, scale: lbfgs(first=scale),
     guarantee=Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
     only_models=False,
-    parameters={
-        "memory": "m, the pairs that the server keeps",
-        "first": "the length of the first step",
-    },
+    parameters={"memory": "m, the pairs that the server keeps", "first": "the length of the first step"},
 )

@@ -88,7 +88,5 @@ CARD = Card.single(
     ),
     rule=lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
     guarantee=Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
-    parameters={
-        "momentum": "μ in [0, 1)",
-    },
+    parameters={"momentum": "μ in [0, 1)"},
 )

@@ -66,8 +66,5 @@ CARD = Card.single(
     rule=lambda L, agents, scale: nesterov(step=scale / L),
     guarantee=Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
     only_models=False,
-    parameters={
-        "step": "the step size",
-        "restart": "whether momentum is dropped where it points uphill",
-    },
+    parameters={"step": "the step size", "restart": "whether momentum is dropped where it points uphill"},
 )

@@ -102,7 +102,5 @@ CARD = Card.single(
     rule=lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
     guarantee=Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
     only_models=False,
-    parameters={
-        "refresh": "I, the rounds between two full gradients",
-    },
+    parameters={"refresh": "I, the rounds between two full gradients"},
 )

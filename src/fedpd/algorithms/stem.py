@@ -91,7 +91,5 @@ CARD = Card.single(
     rule=lambda L, agents, scale: stem(step=scale / (16 * L * Q), a=0.1, iterations=Q),
     guarantee=Guarantee("NC, bounded variance; up to logarithms", "1/e", "1/e^1.5", "1/e^1.5"),
     only_models=False,
-    parameters={
-        "a": "a in [0, 1], 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients",
-    },
+    parameters={"a": "a in [0, 1], 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients"},
 )

@@ -7,12 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from fedpd.core.method import Method
 
 Family = Literal[
-    "primal-dual",
-    "averaging",
-    "corrected gradients",
-    "lazy communication",
-    "steps at the server",
-    "Newton-type",
+    "primal-dual", "averaging", "corrected gradients", "lazy communication", "steps at the server", "Newton-type"
 ]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 

@@ -149,13 +149,7 @@ def dp_sgd(
 
 
 def private_gradient(
-    f: LocalObjective,
-    x: Vector,
-    clip: Any,
-    noise_multiplier: Any,
-    share: Any,
-    key: Key,
-    draws: Draws = FROM_KEY,
+    f: LocalObjective, x: Vector, clip: Any, noise_multiplier: Any, share: Any, key: Key, draws: Draws = FROM_KEY
 ) -> Vector:
     """Return an estimate of grad f_i(x) to which one sample contributes a vector of norm C at most, plus noise.
 

@@ -29,14 +29,7 @@ from fedpd.core.agents import (
     zero_for_padding,
 )
 from fedpd.engine.measure.columns import Column, Measure
-from fedpd.engine.measure.metrics import (
-    Metrics,
-    mean_and_gap,
-    measure_at,
-    measure_states,
-    not_measured,
-    with_personal,
-)
+from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured, with_personal
 from fedpd.engine.participation import effort
 
 LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends

@@ -14,15 +14,7 @@ from tree_math import Vector
 from fedpd.base.identity import drop_stale_programs
 from fedpd.base.value import fresh
 from fedpd.core import Method, Problem, State, Tree
-from fedpd.core.agents import (
-    AGENTS,
-    SHARED,
-    Functions,
-    Layout,
-    arrays,
-    arrays_without_samples,
-    with_padding_agents,
-)
+from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, arrays, arrays_without_samples, with_padding_agents
 from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
 from fedpd.engine.clock.timing import Timed
 from fedpd.engine.loop import Inputs, Program, Template

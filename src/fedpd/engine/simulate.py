@@ -57,12 +57,7 @@ def simulate(
 ) -> Ensemble: ...
 @typed
 def simulate(
-    algorithm: Method,
-    problem: Problem,
-    *,
-    rounds: int,
-    seed: int | Sequence[int] = 0,
-    **options: Unpack[RunOptions],
+    algorithm: Method, problem: Problem, *, rounds: int, seed: int | Sequence[int] = 0, **options: Unpack[RunOptions]
 ) -> Run | Ensemble:
     """Run `rounds` rounds of a method on a problem, and return the model and the history.
 
@@ -329,10 +324,7 @@ def _check_host_run(algorithm: Method, store: str | Path | None, many: bool) -> 
         refuse(name, value, "allows only one seed", f"Give one seed, or leave {name} out")
     if jax.process_count() > 1:
         refuse(
-            name,
-            value,
-            "allows only one process",
-            f"Leave {name} out: the processes share the agents' state already",
+            name, value, "allows only one process", f"Leave {name} out: the processes share the agents' state already"
         )
     if store is None:
         return

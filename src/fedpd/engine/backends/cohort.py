@@ -32,15 +32,7 @@ from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.personal import part_of
 from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.cohort_rounds import (
-    NEVER,
-    AgentTable,
-    Attendance,
-    CohortState,
-    Newest,
-    catch_up,
-    returned,
-)
+from fedpd.engine.backends.cohort_rounds import NEVER, AgentTable, Attendance, CohortState, Newest, catch_up, returned
 from fedpd.engine.backends.compiled import ChunkKey, compiled_chunk
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
@@ -233,13 +225,7 @@ def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: n
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template,
-    liveness: Liveness,
-    shapes: Any,
-    newest: Newest,
-    method: Method,
-    rows: Any,
-    last: Array,
+    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
 ) -> Vector:
     program, (structure, leaves) = template.program(method, None), shapes
 
