@@ -135,56 +135,6 @@ def choose_width(plan: Plan, shapes: Any) -> Width:
 BLOCK = 1024  # rows to read at a time
 
 
-class ReadRow(NamedTuple):
-    """The things with which a row is read."""
-
-    template: Template  # the program
-    liveness: Liveness  # which leaves of an agent's state a row holds
-    shapes: Any  # the shapes of an agent's state
-    # the arrays of the first agent, on the host. An agent that was never present has the copy that this agent would
-    # have
-    first: Shard
-
-
-def mean_and_gap_of_rows(
-    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
-) -> tuple[Vector, float]:
-    """Return the mean of the copies of all N agents, and their largest distance.
-
-    Args:
-        inputs: The arrays of the run, with the method of one variant.
-        differ: Whether copies can differ now; if not, the distance is 0.
-        agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
-            copies of their own.
-    """
-    number = len(seen.slots)
-    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
-    offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-    own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
-    for rows, last in _blocks(seen, own):
-        copies = _copies(reading, newest, inputs.method, rows, last)
-        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
-        found += [copies] if differ else []
-    mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
-    if not found:
-        return mean, 0.0
-    everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
-    if len(own) == number:  # all agents have copies of their own
-        everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
-    return mean, largest_distance_on_host(everyone)
-
-
-def all_copies(reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows) -> Vector:
-    """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
-    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
-    every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), away)
-    agents = seen.since(NEVER)
-    found = [_copies(reading, newest, inputs.method, rows, last) for rows, last in _blocks(seen, agents)]
-    if found:
-        jax.tree.map(lambda leaf, *parts: leaf.__setitem__(agents, np.concatenate(parts)), every, *found)
-    return every
-
-
 def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
     """Return the rows of some agents and their last rounds, in blocks of equal length.
 
@@ -198,29 +148,11 @@ def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndar
 
 
 @partial(jax.jit, static_argnums=0)
-def _measured_personal(template: Template, inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
-    def run(inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
-        program = template.program(inputs.method, inputs.frozen)
-        shard = with_personal(inputs.shard, program.algorithm, copies)
-        return measure_model(program, inputs._replace(shard=shard), x, gap)
-
-    return sharded(run, template.layout, (INPUTS, SHARED, SHARED, AGENTS), SHARED)(inputs, x, gap, copies)
-
-
-@partial(jax.jit, static_argnums=0)
 def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(inputs.method, inputs.frozen)
     agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
-
-
-def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
-    """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
-    leaves, structure = jax.tree.flatten(reading.shapes)
-    shapes = structure, tuple(leaves)
-    found = jax.device_get(_compiled_copies(reading.template, reading.liveness, shapes, newest, method, rows, last))
-    return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -361,8 +293,7 @@ class CohortBackend(Backend):
         return self._mean_and_gap(i, False)[0].tree
 
     def copies(self, i: int) -> Tree:
-        newest = variant(self.state.agents, i, self.plan.many)
-        return all_copies(self._reading(), self._inputs(i), newest, self.seen[i]).tree
+        return self._all_copies(i).tree
 
     def _with_metrics(self, rows: Rows, t: int) -> Rows:
         """Return the rows with the metrics of round t of the chunk."""
@@ -380,30 +311,64 @@ class CohortBackend(Backend):
         x = delivered_or(self.program, variant(self.state.server, i, self.plan.many), x)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
-        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap), None))
 
     def _measure_personal(self, i: int) -> Metrics:
         """Return the metrics with each agent's own parameters; those that were never present have the start's."""
         if self.data.by_block:
             rule = "needs the samples of all agents in memory, because each is measured at its own parameters"
             refuse("personal", self.plan.problem.name, rule, "Give problem.in_memory()")
-        newest = variant(self.state.agents, i, self.plan.many)
-        copies = all_copies(self._reading(), self._inputs(i), newest, self.seen[i])
-        algorithm, inputs = self.plan.algorithm, self._inputs(i)
+        copies, algorithm = self._all_copies(i), self.plan.algorithm
         x = Vector(jax.tree.map(lambda leaf: np.mean(leaf, axis=0, dtype=leaf.dtype), copies.tree))
         shared = part_of(copies, algorithm.is_personal, personal=False)
         gap = np.float64(largest_distance_on_host(shared) if algorithm.skips else 0.0)
         filled = with_padding_agents(copies, self.plan.layout)
-        return jax.device_get(_measured_personal(self.template, inputs, x, gap, filled))
-
-    def _reading(self) -> ReadRow:
-        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
-        return ReadRow(self.template, self.liveness, self.one.agent, first)
+        return jax.device_get(_measured(self.template, self._inputs(i), x, gap, filled))
 
     def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
-        newest, algorithm = variant(self.state.agents, i, self.plan.many), self.plan.algorithm
+        """Return the mean of the copies of all N agents, and their largest distance; 0 unless copies can differ now."""
+        newest, algorithm, seen = self._newest(i), self.plan.algorithm, self.seen[i]
+        # If copies agree after a communication, only agents that worked since the newest one have copies of their own.
         agree = algorithm.skips and not algorithm.copies_differ and algorithm.is_personal is None
-        return mean_and_gap_of_rows(self._reading(), self._inputs(i), newest, self.seen[i], differ, agree)
+        number, away = len(seen.slots), self._copy_of_absent(i)
+        offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
+        own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
+        for copies in self._copies_of(i, own):
+            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
+            found += [copies] if differ else []
+        mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
+        if not found:
+            return mean, 0.0
+        everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
+        if len(own) == number:  # all agents have copies of their own
+            everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
+        return mean, largest_distance_on_host(everyone)
+
+    def _all_copies(self, i: int) -> Vector:
+        """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
+        seen = self.seen[i]
+        every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), self._copy_of_absent(i))
+        agents = seen.since(NEVER)
+        found = list(self._copies_of(i, agents))
+        if found:
+            jax.tree.map(lambda leaf, *parts: leaf.__setitem__(agents, np.concatenate(parts)), every, *found)
+        return every
+
+    def _copy_of_absent(self, i: int) -> Vector:
+        """Return the copy of an agent that was never present: that of the first agent, if it has not come."""
+        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
+        return jax.device_get(_copy_of_absent(self.template, first, self._inputs(i), self._newest(i)))
+
+    def _copies_of(self, i: int, agents: np.ndarray) -> Iterator[Vector]:
+        """Yield the copies of the model of some agents seen, block by block, leaves (n, ...)."""
+        leaves, structure = jax.tree.flatten(self.one.agent)
+        kind, method = (self.template, self.liveness, (structure, tuple(leaves))), self._inputs(i).method
+        for rows, last in _blocks(self.seen[i], agents):
+            found = jax.device_get(_compiled_copies(*kind, self._newest(i), method, rows, last))
+            yield jax.tree.map(lambda leaf, last=last: leaf[last != NEVER], found)
+
+    def _newest(self, i: int) -> Newest:
+        return variant(self.state.agents, i, self.plan.many)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the method of variant i."""
@@ -486,8 +451,12 @@ def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | No
 
 
 @partial(jax.jit, static_argnums=0)
-def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-    def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-        return measure_model(template.program(inputs.method, inputs.frozen), inputs, x, gap)
+def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array, copies: Vector | None) -> Metrics:
+    """Return the metrics at x; `copies` are those of all agents, if some of their parameters are personal."""
 
-    return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
+    def run(inputs: Inputs, x: Vector, gap: Array, copies: Vector | None) -> Metrics:
+        program = template.program(inputs.method, inputs.frozen)
+        shard = inputs.shard if copies is None else with_personal(inputs.shard, program.algorithm, copies)
+        return measure_model(program, inputs._replace(shard=shard), x, gap)
+
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED, AGENTS), SHARED)(inputs, x, gap, copies)
