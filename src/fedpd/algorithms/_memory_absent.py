@@ -22,7 +22,7 @@ are, not how far agents disagree. With M = 0, and where the mean of q so far is 
 s = eta: long steps without mixing diverged on a convex quadratic problem. Variables are not scaled: an agent that was
 absent when the scales were sent would never hear of them. An agent whose first round is a later one has the rows
 (x^0, 0) until then; they are not on its gradient's graph, which nu sees. The server does not descend where mixing
-stalls, as `_descent.py` does: the values of absent agents are of other points, so their mean is no value of f.
+stalls, as `_memory.py` does: the values of absent agents are of other points, so their mean is no value of f.
 Theorem 4 does not hold here.
 """
 

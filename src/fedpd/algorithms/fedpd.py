@@ -28,8 +28,8 @@ This equals Algorithm 2 when all agents are present. At p = 0 the change of lamb
 x_i alone. At p > 0 an agent sends two models: x_i and the change of its dual. absent="naive" is the published form.
 
 A constant p > 0 leaves an error floor, because a skipped round moves away from the solution. `drift` removes the floor
-(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`). `memory` mixes the
-outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
+and p="auto" decides during the run when to communicate (`_corrected.py`). `memory` mixes the outcomes of past rounds,
+and eta="auto" finds eta (`_memory.py`).
 """
 
 from collections.abc import Callable
@@ -37,8 +37,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._automatic import PlannedRounds
-from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, ServerOfDuals
+from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, PlannedRounds, ServerOfDuals
 from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._memory_absent import FedPDMWithAbsent
 from fedpd.algorithms._rules import Q, eta_above_theorem_1, solver

@@ -27,6 +27,11 @@ NATIVE = frozenset(
 )
 IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs no code of the user's
 KEYS = (bool, int, float, str, type(None))
+MOVED = {  # modules whose classes are elsewhere now, for results saved before
+    "fedpd.algorithms._automatic": "fedpd.algorithms._corrected",
+    "fedpd.algorithms._descent": "fedpd.algorithms._memory",
+    "fedpd.engine.clock.events": "fedpd.engine.clock",
+}
 
 
 def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
@@ -205,6 +210,7 @@ def _make(name: str, values: dict[str, Any]) -> Any:
 def _find(name: str) -> Any:
     """Return the class of this name, e.g. "fedpd.engine.run:Run"; None if its module is not imported."""
     path, _, own = name.partition(":")
+    path = MOVED.get(path, path)
     if path.partition(".")[0] in IMPORTED and path not in sys.modules:
         try:
             import_module(path)

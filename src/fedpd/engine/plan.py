@@ -16,7 +16,7 @@ from fedpd.base.value import fresh
 from fedpd.core import Method, Problem, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, arrays, arrays_without_samples, with_padding_agents
 from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
-from fedpd.engine.clock.timing import Timed
+from fedpd.engine.clock import Timed
 from fedpd.engine.loop import Inputs, Program, Template
 from fedpd.engine.measure.central import CentralTest
 from fedpd.engine.measure.columns import MEASURED, Column

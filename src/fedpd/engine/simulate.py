@@ -20,7 +20,7 @@ from fedpd.base.typed import typed
 from fedpd.core import Method, Mixing, Problem, form_with_absent
 from fedpd.engine.average import averaged
 from fedpd.engine.backends.lazy_rows import check_measurable
-from fedpd.engine.clock.events import apply_clock
+from fedpd.engine.clock import apply_clock
 from fedpd.engine.config import Callback, RunConfig, RunOptions
 from fedpd.engine.continued import continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
