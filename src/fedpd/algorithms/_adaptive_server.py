@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Oracle, check_oracle
+from fedpd.core import Oracle, Vector, check_oracle
 from fedpd.core.card import Reference
 
 SERVER_STEP = "Start with 0.01: each coordinate of the model moves by about this much per round"

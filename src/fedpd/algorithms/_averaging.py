@@ -2,10 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.base.value import attribute
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Vector, Work
 
 
 class Agent(NamedTuple):

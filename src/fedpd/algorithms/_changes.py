@@ -6,11 +6,10 @@ FedNova, FedCM and FedDC also read mean gradients off these changes, and need th
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import is_traced, refuse
 from fedpd.base.value import attribute
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle
 from fedpd.core.oracle import sum_of_steps
 
 

@@ -13,10 +13,9 @@ server moves by Q step, which must be one number: there are no `epochs`, whose Q
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import positive
-from fedpd.core import Array, Difference, Key, LocalObjective, Method, Subproblem, Work
+from fedpd.core import Array, Difference, Key, LocalObjective, Method, Subproblem, Vector, Work
 from fedpd.oracles import STEP, check_stochastic, same_iterations, sgd
 
 

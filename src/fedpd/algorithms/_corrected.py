@@ -60,10 +60,9 @@ change the limit: there is no error floor.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.value import attribute
-from fedpd.core import Array, Change, Iterate, Key, LocalObjective, Method, Oracle, Work
+from fedpd.core import Array, Change, Iterate, Key, LocalObjective, Method, Oracle, Vector, Work
 
 
 class ServerOfDuals(NamedTuple):

@@ -2,9 +2,7 @@
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work
 
 
 class Agent(NamedTuple):

@@ -9,10 +9,9 @@ Agents and server send two models each way. One of them is a gradient, so this i
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.value import attribute
-from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Vector, Work
 
 
 class Agent(NamedTuple):

@@ -59,7 +59,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._memory_absent import FedPDMWithAbsent
 from fedpd.algorithms._memory_agents import (
@@ -86,7 +85,7 @@ from fedpd.algorithms._memory_server import (
 from fedpd.algorithms._server_steps import choose
 from fedpd.algorithms.lbfgs import Server as Search
 from fedpd.algorithms.lbfgs import first_trial, next_trial
-from fedpd.core import Array, Key, LocalObjective, Method, Work
+from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
 UNMIXED = 1e3  # the budget without mixing: on "one agent 100 times steeper", 1e6 swings far away and 1e9 diverges

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._memory_agents import (
     Outcome,
@@ -55,7 +54,7 @@ from fedpd.algorithms._memory_server import (
     next_server,
     symmetric,
 )
-from fedpd.core import Array, Key, LocalObjective, Work
+from fedpd.core import Array, Key, LocalObjective, Vector, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from tree_math import Vector
 
 from fedpd.algorithms._memory_server import Rules, minus, norm
 from fedpd.algorithms._rules import eta_above_theorem_1
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, augmented_lagrangian
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, augmented_lagrangian
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
 from fedpd.core.stacked import dots, put, row
 

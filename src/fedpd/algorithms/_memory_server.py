@@ -9,9 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.core import Array
+from fedpd.core import Array, Vector
 from fedpd.core.stacked import empty_stack, gram, mix, put, row
 
 

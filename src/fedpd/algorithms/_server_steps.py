@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Work
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Vector, Work
 
 DECREASE = 1e-4  # the share of the decrease promised by the slope that a step must keep (Armijo)
 

@@ -3,10 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, refuse
-from fedpd.core import Array, LocalObjective, Oracle, Work, check_oracle
+from fedpd.core import Array, LocalObjective, Oracle, Vector, Work, check_oracle
 from fedpd.oracles import GD, Stochastic
 
 SMALL = 1e-7  # added to the norm of the gradient, as in the public programs

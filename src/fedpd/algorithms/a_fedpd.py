@@ -12,13 +12,11 @@ newest broadcast is enough. Difference from the paper: its local solver is K SGD
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
 from fedpd.core import LocalObjective, Method, Model, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
-from fedpd.core.types import Array, Key
+from fedpd.core.types import Array, Key, Vector
 
 
 class Agent(NamedTuple):

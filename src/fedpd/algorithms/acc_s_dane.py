@@ -15,14 +15,13 @@ With partial participation means are over those present.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._gradients_first import GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
-from fedpd.core.types import Array, Key
+from fedpd.core.types import Array, Key, Vector
 
 
 class Agent(NamedTuple):

@@ -13,11 +13,10 @@ step has the length `first`. A point that is refused has cost a communication. A
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import LineSearch, Trial, choose
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Array, Method, makes
+from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

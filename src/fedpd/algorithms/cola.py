@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"

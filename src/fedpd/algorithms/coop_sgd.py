@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import Exchange, LocalObjective, Method, Mixing, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
-from fedpd.core.types import Array, Key
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import gd
 
 ELASTIC = (

@@ -11,12 +11,10 @@ fixed point moves with them. The paper solves local problems exactly: give the o
 
 from typing import Any
 
-from tree_math import Vector
-
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import lbfgs
 

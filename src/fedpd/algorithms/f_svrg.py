@@ -11,11 +11,9 @@ per-coordinate scaling.
 
 from typing import ClassVar, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate

@@ -15,11 +15,9 @@ the agents' numbers of samples, as Flower does. Flower's FedAdagrad starts v at 
 `initial=0.0`.
 """
 
-from tree_math import Vector
-
 from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, makes
+from fedpd.core import Method, Oracle, Vector, makes
 from fedpd.core.card import Card, Guarantee
 
 

@@ -18,11 +18,9 @@ Flower and in FL-Simulator, and tau^2 in the program of FedACG. Flower's FedAdam
 correction; the two others do not.
 """
 
-from tree_math import Vector
-
 from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, makes
+from fedpd.core import Method, Oracle, Vector, makes
 from fedpd.core.card import Card, Guarantee
 
 

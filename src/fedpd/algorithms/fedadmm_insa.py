@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, count, positive
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Work, makes
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import ITERATIONS
 

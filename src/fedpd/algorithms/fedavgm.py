@@ -17,13 +17,11 @@ optimiser SGD with momentum and tune its step, as Flower's FedAvgM does; all thr
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._adaptive_server import check_decay
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
-from fedpd.core import Method, Oracle, check_oracle, makes
+from fedpd.core import Method, Oracle, Vector, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

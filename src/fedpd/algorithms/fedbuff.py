@@ -17,11 +17,10 @@ weight is divided by that of an average staleness, by default 1, so that it is (
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 FRESH = -1  # the agent was absent and has received the newest model

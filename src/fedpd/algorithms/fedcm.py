@@ -18,12 +18,11 @@ decay. The paper itself was not compared.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_most, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

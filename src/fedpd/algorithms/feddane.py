@@ -12,12 +12,10 @@ weight, where the authors' program weighs them by their numbers of samples.
 
 from typing import Any
 
-from tree_math import Vector
-
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

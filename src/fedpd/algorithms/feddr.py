@@ -15,11 +15,9 @@ this program starts at y_i = x_i = xh_i = x^0, without the initial round of prox
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import below, choice, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.regularizers import Regularizer, proximal_step
 

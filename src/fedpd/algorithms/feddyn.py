@@ -14,11 +14,9 @@ x_i, keeps the noise of all earlier rounds.
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -20,12 +20,11 @@ weighs both by the agents' numbers of samples, as the program does.
 from typing import Any
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._changes import LocalChanges
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
-from fedpd.core import Array, Method, Oracle, Work, check_oracle, makes
+from fedpd.core import Array, Method, Oracle, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -10,11 +10,9 @@ from the paper: no compression, one step size for all agents, and batch=... allo
 full gradients only.
 """
 
-from tree_math import Vector
-
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd

@@ -17,11 +17,9 @@ means by the agents' numbers of samples, as the program does.
 
 from typing import Any
 
-from tree_math import Vector
-
 from fedpd.algorithms._changes import LocalChanges, check_steps
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Array, Method, Oracle, Work, makes
+from fedpd.core import Array, Method, Oracle, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -20,11 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work, makes
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import ITERATIONS, STEP
 

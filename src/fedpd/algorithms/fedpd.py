@@ -35,8 +35,6 @@ and eta="auto" finds eta (`_memory.py`).
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, PlannedRounds, ServerOfDuals
 from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._memory_absent import FedPDMWithAbsent
@@ -45,10 +43,11 @@ from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.errors import warn
 from fedpd.base.value import attribute
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, augmented_lagrangian, check_oracle, makes
+from fedpd.core import LocalObjective, Method, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
 from fedpd.core.message import Change, Iterate, Model
 from fedpd.core.oracle import step_above_limit
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 

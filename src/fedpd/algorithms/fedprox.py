@@ -7,12 +7,10 @@ plain; the authors' program weighs the models by the agents' numbers of samples 
 problem with weights="samples" scales the local losses instead.
 """
 
-from tree_math import Vector
-
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
-from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference
 
 

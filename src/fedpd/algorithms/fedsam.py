@@ -13,12 +13,10 @@ program, 1e-7 is added to ||g||. That program also clips gradients and adds weig
 use the same random numbers, while PyTorch draws new ones.
 """
 
-from tree_math import Vector
-
 from fedpd.algorithms._averaging import Agent, LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -14,11 +14,9 @@ these, and its tau is 1/N of this one.
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import at_least, count
-from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Work, makes
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9

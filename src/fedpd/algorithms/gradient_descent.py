@@ -9,11 +9,10 @@ it stops at an error floor. It is FedAvg with one local step.
 from typing import Any
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Method, makes
+from fedpd.core import Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -18,10 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, choice, count, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Work, makes
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP
 

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import LineSearch, Trial, choose
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Method, makes
+from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||

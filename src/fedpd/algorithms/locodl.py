@@ -18,10 +18,8 @@ of models, the server sends d. It needs all agents in every communication.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.base.checks import at_least, at_most, positive, refuse, skip_probability
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import STEP, check_stochastic, sgd
 

@@ -10,12 +10,10 @@ when they return. The momentum is Polyak's; the paper also has Nesterov's.
 
 from typing import NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate

@@ -11,11 +11,10 @@ agents in every communication: the momentum of one subset's gradients misleads a
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Array, Method, makes
+from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

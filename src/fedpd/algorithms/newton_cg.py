@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import Trial, choose
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 
 

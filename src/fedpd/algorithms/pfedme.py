@@ -17,12 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference
 
 

@@ -19,10 +19,8 @@ keeps both.
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.base.checks import choice, positive, refuse, skip_probability
-from fedpd.core import Array, Iterate, Key, LocalObjective, Method, Subproblem, Work, makes
+from fedpd.core import Array, Iterate, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import STEP, check_stochastic, sgd
 from fedpd.regularizers import Regularizer, proximal_step

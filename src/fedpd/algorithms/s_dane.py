@@ -12,13 +12,12 @@ partial participation both means are over those present.
 
 from typing import Any
 
-from tree_math import Vector
-
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Gradient, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import lbfgs
 
 

@@ -16,11 +16,9 @@ mini-batch.
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive, refuse
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, sum_of_steps
 from fedpd.oracles import OwnLoop, check_decay, check_stochastic, sgd

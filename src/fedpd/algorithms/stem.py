@@ -15,12 +15,11 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, at_most
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate

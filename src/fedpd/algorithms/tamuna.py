@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_most, count, positive, refuse, skip_probability
-from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.oracles import STEP, check_stochastic, sgd
 

@@ -15,10 +15,9 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
 from fedpd.core.oracle import Step, check_step, sum_of_steps
 from fedpd.oracles import check_stochastic, same_iterations, sgd

@@ -22,7 +22,7 @@ from fedpd.core.method import Around, Exchange, Method, Mixing, State, form_with
 from fedpd.core.objective import LocalObjective, Noise, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import Oracle, Work, check_oracle, count_samples
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
-from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree
+from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree, Vector
 
 Algorithm = Method  # what a method is called in the arguments and the titles of the public functions
 
@@ -61,6 +61,7 @@ __all__ = [
     "Unbiased",
     "Update",
     "Value",
+    "Vector",
     "Work",
     "as_sent",
     "augmented_lagrangian",

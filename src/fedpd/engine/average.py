@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree
+from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree, Vector
 from fedpd.core.stacked import running_mean
 from fedpd.engine.backends.liveness import sources
 from fedpd.transforms._layer import Layer, read_inside

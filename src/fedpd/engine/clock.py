@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import check_room, count, refuse
 from fedpd.base.precision import scope
 from fedpd.clock import Clock, seconds
-from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Work
+from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Vector, Work
 from fedpd.core.agents import Functions, Shard, arrays, local_objective, one_agent
 from fedpd.core.method import check_form, form_with_absent
 from fedpd.engine.backends.liveness import sources

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Work, opened
+from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import (
     AGENTS,
     AXIS,

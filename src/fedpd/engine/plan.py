@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.identity import drop_stale_programs
 from fedpd.base.value import fresh
-from fedpd.core import Method, Problem, State, Tree
+from fedpd.core import Method, Problem, State, Tree, Vector
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, arrays, arrays_without_samples, with_padding_agents
 from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
 from fedpd.engine.clock import Timed

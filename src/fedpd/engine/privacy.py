@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.value import Value
-from fedpd.core import Array, Key, Method, Oracle, Subproblem, Work, message_kinds
+from fedpd.core import Array, Key, Method, Oracle, Subproblem, Vector, Work, message_kinds
 from fedpd.core.agents import Shard, local_objective, one_agent
 from fedpd.core.dp_sgd import DPSGD
 from fedpd.engine.backends.cohort import shapes_of

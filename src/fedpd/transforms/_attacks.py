@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
-from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Work, makes, vectors_of
+from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Vector, Work, makes, vectors_of
 from fedpd.core.method import Exchange, Method, form_with_absent
 from fedpd.transforms._layer import WithInner, layers_of
 from fedpd.transforms._means import as_rows

@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.value import attribute
-from fedpd.core import Array, Key, Packed, Value
+from fedpd.core import Array, Key, Packed, Value, Vector
 
 Arrays = dict[str, Array]
 

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from tree_math import Vector
-
-from fedpd.core import Around, LocalObjective, Method
+from fedpd.core import Around, LocalObjective, Method, Vector
 from fedpd.core.method import of_method
 
 

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
 from fedpd.base.spec import Spec
-from fedpd.core import Array, Iterate, Key, Kind, LocalObjective, Model, Tree, Value, Work, makes, vectors_of
+from fedpd.core import Array, Iterate, Key, Kind, LocalObjective, Model, Tree, Value, Vector, Work, makes, vectors_of
 from fedpd.core.dp_sgd import check_noise
 from fedpd.core.draws import system_normal
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds

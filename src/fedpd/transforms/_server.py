@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Exchange, Method, Tree, Value, form_with_absent, makes
+from fedpd.core import Exchange, Method, Tree, Value, Vector, form_with_absent, makes
 from fedpd.core.optimizers import Optimizer
 from fedpd.transforms._layer import Layer, read_inside
 

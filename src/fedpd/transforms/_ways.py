@@ -31,10 +31,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Vector
 from fedpd.core.message import Difference, Gradient, Iterate, Kind, Model, Packed, Unbiased, Update, opened, vectors_of
 from fedpd.transforms._chain import Transform, pack_vector
 

@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, Key, LocalObjective, Tree, Value, Work, makes, opened, vectors_of
+from fedpd.core import Array, Key, LocalObjective, Tree, Value, Vector, Work, makes, opened, vectors_of
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent
 from fedpd.transforms._layer import WithInner
 

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
-from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Work, opened
+from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Vector, Work, opened
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.core.personal import IsPersonal
 from fedpd.transforms._attacks import Corrupted

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Method, State, Tree
+from fedpd.core import Array, Method, State, Tree, Vector
 from fedpd.core.agents import (
     AGENTS,
     AXIS,

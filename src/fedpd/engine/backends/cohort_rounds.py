@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
-from fedpd.core import Array, State, Tree, Work
+from fedpd.core import Array, State, Tree, Vector, Work
 from fedpd.core.agents import (
     AGENTS,
     AXIS,

@@ -11,9 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
-from fedpd.core import Array, Mixing, State, Tree, Work, opened
+from fedpd.core import Array, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.value import constant
-from fedpd.core import Array, Exchange, State, Tree, Work
+from fedpd.core import Array, Exchange, State, Tree, Vector, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device

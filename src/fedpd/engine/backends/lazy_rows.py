@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Problem, Tree
+from fedpd.core import Problem, Tree, Vector
 from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
 from fedpd.core.problem import WithFrozen
 from fedpd.core.rows import first_rows, rows_by_device

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
-from fedpd.core import State, Tree
+from fedpd.core import State, Tree, Vector
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.backend import Backend, Progress
 from fedpd.engine.backends.compiled import ChunkKey, compiled_by_size, compiled_chunk

@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, in_blocks
+from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, Vector, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
 from fedpd.core.problem import AgentLoss, NamedMetrics
 from fedpd.core.statistics import own_statistics, with_own_statistics

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Method, State, Tree
+from fedpd.core import Array, Method, State, Tree, Vector
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
 from fedpd.core.personal import merged, part_of

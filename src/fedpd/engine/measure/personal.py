@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
-from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
+from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, Vector, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
 from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_per_agent
