@@ -48,14 +48,13 @@ from fedpd.algorithms._memory_server import (
     Rules,
     Server,
     first_server,
-    in_precision_of,
     minus,
     new_server,
     next_server,
     symmetric,
 )
 from fedpd.core import Array, Key, LocalObjective, Vector, Work
-from fedpd.core.stacked import dots, empty_stack, mix, put, row
+from fedpd.core.stacked import dots, empty_stack, in_precision_of, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds
 

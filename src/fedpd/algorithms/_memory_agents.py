@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from fedpd.algorithms._memory_server import Rules, minus, norm
+from fedpd.algorithms._memory_server import Rules, minus
 from fedpd.algorithms._rules import eta_above_theorem_1
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, augmented_lagrangian
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
-from fedpd.core.stacked import dots, put, row
+from fedpd.core.stacked import dots, norm, put, row
 
 PROBES = 10  # gradients of the power iteration for L_i
 USUAL = Rules()

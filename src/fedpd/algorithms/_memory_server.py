@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedpd.core import Array, Vector
-from fedpd.core.stacked import empty_stack, gram, mix, put, row
+from fedpd.core.stacked import empty_stack, gram, in_precision_of, mix, norm, put, row
 
 
 class Rules(NamedTuple):
@@ -229,13 +229,3 @@ def symmetric(matrix: Array, slot: Array, entries: Array) -> Array:
 def minus(stack: Vector, x: Vector) -> Vector:
     """Return the stack of x_k - x."""
     return jax.tree.map(lambda leaf, one: leaf - one, stack, x)
-
-
-def norm(x: Vector) -> Array:
-    """Return the Euclidean norm of x."""
-    return jnp.sqrt(x @ x)
-
-
-def in_precision_of(x: Vector, number: Array) -> Array:
-    """Return the number in the precision of x."""
-    return number.astype(jax.tree.leaves(x)[0].dtype)

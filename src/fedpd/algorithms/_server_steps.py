@@ -9,7 +9,6 @@ costs a communication like any other. The model of a run is the newest point tha
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Vector, Work
@@ -76,8 +75,3 @@ class LineSearch(ServerSteps):
 
     def send(self, agent: Agent) -> tuple[Array, Gradient]:
         return agent.value, Gradient(agent.gradient)
-
-
-def choose(condition: Array, one: Any, other: Any) -> Any:
-    """Return one state or the other."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

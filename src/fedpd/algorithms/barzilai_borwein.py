@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fedpd.algorithms._server_steps import LineSearch, Trial, choose
+from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import choice, count, positive
 from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.stacked import choose
 
 
 class Server(NamedTuple):

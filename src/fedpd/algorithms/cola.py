@@ -14,12 +14,12 @@ neighbour, the server, and the server's own function is zero.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.stacked import choose
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
 
@@ -80,7 +80,7 @@ class Cola(Method):
         return x0, x0
 
     def receive(self, agent: Any, x0: Any) -> Any:
-        known = jax.tree.map(lambda new, old: jnp.where(agent.speaks, new, old), agent.x, agent.known)
+        known = choose(agent.speaks, agent.x, agent.known)
         return agent._replace(x0=x0, known=known, dual=agent.dual + (known - x0) / self.eta)
 
     def model(self, agent: Any) -> Vector:

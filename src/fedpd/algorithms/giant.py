@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import at_least, count
 from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.stacked import choose
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
 DECREASE = 0.1

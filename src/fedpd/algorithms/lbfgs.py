@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._server_steps import LineSearch, Trial, choose
+from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.stacked import choose
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
 

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._server_steps import Trial, choose
+from fedpd.algorithms._server_steps import Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.stacked import choose
 
 
 class Agent(NamedTuple):

@@ -11,7 +11,6 @@ large constant does not hide them; where they are lost in rounding, the slopes a
 0, terms of size L ||x||^2 cancel in f_i, and its rounding is that of these terms.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core.objective import Subproblem
-from fedpd.core.stacked import empty_stack, push
+from fedpd.core.stacked import choose, empty_stack, in_precision_of, norm, push
 from fedpd.core.types import Array
 
 DECREASE = 1e-4  # of what the slope promises
@@ -88,12 +87,12 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     """
     value, own = phi.f.value_and_gradient(x)
     gradient = phi.complete(own, x)
-    norm, eps = _norm(gradient), jnp.finfo(value.dtype).eps
-    inside = _as(steepest(known), x) * _norm(x)  # the size of terms that may cancel in grad f_i
-    rounding = 4 * eps * (_norm(own) + _norm(phi.complete(0 * x, 0 * x)) + _norm(phi.complete(0 * x, x)) + inside)
-    goal = jnp.maximum(tolerance * _share(phi, known).astype(norm.dtype) * norm, rounding)
+    size, eps = norm(gradient), jnp.finfo(value.dtype).eps
+    inside = in_precision_of(x, steepest(known)) * norm(x)  # the size of terms that may cancel in grad f_i
+    rounding = 4 * eps * (norm(own) + norm(phi.complete(0 * x, 0 * x)) + norm(phi.complete(0 * x, x)) + inside)
+    goal = jnp.maximum(tolerance * _share(phi, known).astype(size.dtype) * size, rounding)
     known = known._replace(lowest=jnp.zeros((), float))
-    first = _Search(x, value, gradient, jnp.ones((), value.dtype), norm, known, jnp.int32(0))
+    first = _Search(x, value, gradient, jnp.ones((), value.dtype), size, known, jnp.int32(0))
 
     def onward(search: _Search) -> Array:
         return (search.norm > goal) & (search.trials < trials) & (search.length > SHORTEST)
@@ -129,8 +128,8 @@ def _try(phi: Subproblem, here: _Search) -> _Search:
     shorter = jnp.where(jnp.isfinite(lowest_point), jnp.clip(lowest_point, 0.1 * t, 0.5 * t), 0.1 * t)
 
     learned = _learn(phi, here, there, gradient)
-    moved = _Search(there, value, gradient, jnp.ones_like(t), _norm(gradient), learned, here.trials)
-    chosen = jax.tree.map(partial(jnp.where, accepted), moved, here._replace(length=shorter))
+    moved = _Search(there, value, gradient, jnp.ones_like(t), norm(gradient), learned, here.trials)
+    chosen = choose(accepted, moved, here._replace(length=shorter))
     return chosen._replace(trials=here.trials + 1)
 
 
@@ -140,7 +139,7 @@ def _learn(phi: Subproblem, here: _Search, there: Vector, gradient: Vector) -> S
     added = phi.complete(0 * s, s) - phi.complete(0 * s, 0 * s)  # by the quadratic term
     y = gradient - here.gradient - added
     products = jnp.stack([jnp.asarray(a @ b, float) for a, b in ((s, s), (s, y), (y, y))])
-    size = _norm(here.gradient) + _norm(phi.complete(0 * s, here.x)) + _as(steepest(known), s) * _norm(here.x)
+    size = norm(here.gradient) + norm(phi.complete(0 * s, here.x)) + in_precision_of(s, steepest(known)) * norm(here.x)
     visible = jnp.sqrt(products[2]) > 1e4 * jnp.finfo(size.dtype).eps * size  # rounding may look like curvature
     curvature = jnp.where(visible & (products[0] > 0), products[1] / products[0], 0)
     return Secants(
@@ -160,32 +159,23 @@ def _downhill(phi: Subproblem, gradient: Vector, known: Secants) -> Vector:
     usable = (sy > 10 * jnp.finfo(sy.dtype).eps * jnp.sqrt(ss * yy)) & (ss > 0)
     inverse = jnp.where(usable, 1 / jnp.where(usable, sy, 1), 0)
     newest = jnp.argmax(usable)
-    cautious = 1 / (c if phi.curvature is not None else jnp.maximum(_norm(gradient), 1))
+    cautious = 1 / (c if phi.curvature is not None else jnp.maximum(norm(gradient), 1))
     scale = jnp.where(usable[newest], sy[newest] / jnp.where(usable[newest], yy[newest], 1), cautious)
 
     def back(q: Vector, pair: Any) -> tuple[Vector, Array]:
         s, y, inverse = pair
-        a = _as(inverse, s) * (s @ q)
-        return q - a * (y + _as(c, s) * s), a
+        a = in_precision_of(s, inverse) * (s @ q)
+        return q - a * (y + in_precision_of(s, c) * s), a
 
     def forth(q: Vector, pair: Any) -> tuple[Vector, None]:
         s, y, inverse, a = pair
-        b = _as(inverse, s) * ((y + _as(c, s) * s) @ q)
+        b = in_precision_of(s, inverse) * ((y + in_precision_of(s, c) * s) @ q)
         return q + (a - b) * s, None
 
     q, weights = lax.scan(back, gradient, (known.steps, known.changes, inverse))
     pairs = known.steps, known.changes, inverse, weights
-    q, _ = lax.scan(forth, _as(scale, q) * q, pairs, reverse=True)
+    q, _ = lax.scan(forth, in_precision_of(q, scale) * q, pairs, reverse=True)
     slope = q @ gradient
     good = jnp.isfinite(slope) & (slope > 0)
-    steepest = _as(cautious, gradient) * gradient
+    steepest = in_precision_of(gradient, cautious) * gradient
     return jax.tree.map(lambda a, b: -jnp.where(good, a, b), q, steepest)
-
-
-def _norm(x: Vector) -> Array:
-    return jnp.sqrt(x @ x)
-
-
-def _as(number: Array, x: Vector) -> Array:
-    """Return the number in the precision of x, so that it does not change that of a product."""
-    return number.astype(jax.tree.leaves(x)[0].dtype)

@@ -27,6 +27,7 @@ from fedpd.core.agents import (
     update_agents,
     zero_for_padding,
 )
+from fedpd.core.stacked import choose
 from fedpd.engine.measure.columns import Column, Measure
 from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured, with_personal
 from fedpd.engine.participation import effort
@@ -220,7 +221,7 @@ def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None)
     received = exchange.receive(agent, broadcast)
     if here is None or exchange.missed is None:
         return received
-    return jax.tree.map(partial(jnp.where, here), received, exchange.missed(agent, broadcast))
+    return choose(here, received, exchange.missed(agent, broadcast))
 
 
 def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
@@ -250,7 +251,7 @@ def take_part(
     if here is None:
         agent, work = compute(agent)
     elif program.layout.parallel and shard.offset is not None:  # a condition would copy the rows of all for each agent
-        agent, work = jax.tree.map(partial(jnp.where, here), compute(agent), stay(agent))
+        agent, work = choose(here, compute(agent), stay(agent))
     else:
         agent, work = lax.cond(here, compute, stay, agent)
     message, sends = opened(exchange.send(agent)), here

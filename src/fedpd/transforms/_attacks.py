@@ -11,7 +11,6 @@ another message in place of m_i:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +23,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
 from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Vector, Work, makes, vectors_of
 from fedpd.core.method import Exchange, Method, form_with_absent
+from fedpd.core.stacked import choose
 from fedpd.transforms._layer import WithInner, layers_of
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts
@@ -231,7 +231,7 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
             return Attributed(vectors_of(message), agent.attacks)
         key = jax.random.wrap_key_data(agent.bits, impl="threefry2x32")
         false = attack.lie(agent.inner, message, agent.reference, key)
-        return jax.tree.map(partial(jnp.where, agent.attacks), false, message)
+        return choose(agent.attacks, false, message)
 
     def hear(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
         vectors = [part for part in message_parts(broadcast)[0] if isinstance(part, Vector)]

@@ -28,6 +28,7 @@ from fedpd.core.agents import (
     one_agent,
     update_agents,
 )
+from fedpd.core.stacked import choose
 from fedpd.engine.backends.liveness import Liveness, when_missed
 from fedpd.engine.loop import (
     Executor,
@@ -171,7 +172,7 @@ def come(
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, liveness, newest, row, jax.eval_shape(initial))
         if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`
-            agent = jax.tree.map(partial(jnp.where, last == NEVER), initial(), again())
+            agent = choose(last == NEVER, initial(), again())
         else:
             agent = lax.cond(last == NEVER, initial, again) if first else again()
         return None, catch_up(program, newest, last, agent)
@@ -205,7 +206,7 @@ def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     """Return the agent after the newest broadcast of each exchange that it missed since round `last`."""
     for e, exchange in enumerate(program.algorithm.exchanges()):
         updated = when_missed(exchange)(agent, newest.broadcasts[e])
-        agent = jax.tree.map(partial(jnp.where, newest.rounds[e] > last), updated, agent)
+        agent = choose(newest.rounds[e] > last, updated, agent)
     return agent
 
 
@@ -248,14 +249,10 @@ def step_of_cohort(
     table, newest = leave(program, liveness, table, here.slots, visit.agents, r), visit.newest
     measure = None
     if liveness.steady:
-        model = _either(happened.communicated, current_model(program, newest, visit.agents), newest.model)
+        model = choose(happened.communicated, current_model(program, newest, visit.agents), newest.model)
         newest = newest._replace(model=model)
         measure = partial(measure_model, program, inputs, delivered_or(program, server, model), 0.0)
     return CohortState(table, newest, server, r + 1), happened, measure
-
-
-def _either(condition: Array, one: Any, other: Any) -> Any:
-    return jax.tree.map(partial(jnp.where, condition), one, other)
 
 
 # The sharding of each array.

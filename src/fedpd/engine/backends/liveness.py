@@ -16,6 +16,7 @@ from jax.interpreters import partial_eval
 from fedpd.base.checks import refuse
 from fedpd.core import Exchange, Method, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, objective_in_round
+from fedpd.core.stacked import choose
 
 Update = Callable[[Any, Tree], Any]  # (agent, broadcast) -> agent
 Leaves = frozenset[int]  # numbers of leaves of an agent's state
@@ -126,12 +127,12 @@ def _reads(functions: Functions, shapes: Shapes, algorithm: Method) -> _Reads:
             messages.append((exchange.send(agent), work, speaks))
             received = exchange.receive(agent, broadcasts[e])
             silent = method.skips or exchange.when is not None
-            agent = _either(heard[e], received, agent) if silent else received
+            agent = choose(heard[e], received, agent) if silent else received
         return agent, messages
 
     def miss(agent: Any, method: Any, broadcasts: Any, heard: Any) -> Any:
         for e, exchange in enumerate(method.exchanges()):
-            agent = _either(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
+            agent = choose(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
         return agent
 
     number = len(jax.tree.leaves(shapes.agent))
@@ -159,10 +160,6 @@ def _personal(agent: Any) -> Leaves:
     """Return the leaves of the agent's own model, if the method trains one."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(agent)]
     return frozenset(i for i, path in enumerate(paths) if path and getattr(path[0], "name", "") == "personal")
-
-
-def _either(condition: Any, one: Any, other: Any) -> Any:
-    return jax.tree.map(lambda a, b: jax.numpy.where(condition, a, b), one, other)
 
 
 def _key() -> Any:
