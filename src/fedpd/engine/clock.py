@@ -305,9 +305,6 @@ def _check_room(rounds: int, agents: int) -> None:
     check_room(f"the events of {rounds:,} rounds and {agents:,} agents", rounds * agents / 8, "Give fewer rounds")
 
 
-Clocked = tuple[Method, Participation | None, Timed | None]
-
-
 def apply_clock(
     algorithm: Method,
     problem: Problem,
@@ -315,7 +312,7 @@ def apply_clock(
     seeds: Sequence[int],
     participation: Participation | None,
     options: Any,
-) -> Clocked:
+) -> tuple[Method, Participation | None, Timed | None]:
     """Return the method, the rule for who takes part, and the clock of a run.
 
     Args:
@@ -333,44 +330,23 @@ def apply_clock(
         refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
     clock.check_agents(problem.agents)
     if buffer is not None:
-        return _asynchronous(algorithm, problem, rounds, participation, Timed(clock, buffer), deadline)
-    if deadline is not None:
-        return _with_deadline(
-            algorithm, problem, rounds, seeds, participation, Timed(clock, None, seconds("deadline", deadline))
-        )
-    return algorithm, participation, Timed(clock)
-
-
-def _asynchronous(
-    algorithm: Method, problem: Problem, rounds: int, participation: Participation | None, timing: Timed, deadline: Any
-) -> Clocked:
-    if deadline is not None:
-        refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
-    if participation is not None:
-        rule = "all agents of an asynchronous run take part"
-        refuse("buffer", timing.buffer, rule, "Leave participation at 1, and give no cohort")
-    form = without_waiting(algorithm)
-    assert timing.buffer is not None
-    events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
-    return form, _schedule(events), timing._replace(seconds=events.seconds)
-
-
-def _with_deadline(
-    algorithm: Method,
-    problem: Problem,
-    rounds: int,
-    seeds: Sequence[int],
-    participation: Participation | None,
-    timing: Timed,
-) -> Clocked:
+        if deadline is not None:
+            refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
+        if participation is not None:
+            rule = "all agents of an asynchronous run take part"
+            refuse("buffer", buffer, rule, "Leave participation at 1, and give no cohort")
+        form = without_waiting(algorithm)
+        events = buffered(clock, tasks_of(form, problem, "buffer", buffer), buffer, rounds)
+        return form, _schedule(events), Timed(clock, buffer, seconds=events.seconds)
+    if deadline is None:
+        return algorithm, participation, Timed(clock)
+    longest = seconds("deadline", deadline)
     if participation is not None and len(set(seeds)) > 1:
         rule = "does not go with several seeds, of which each draws its own agents"
-        refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
-    form = form_with_absent(algorithm)
-    assert timing.deadline is not None
-    tasks = tasks_of(form, problem, "deadline", timing.deadline)
-    events = on_time(timing.clock, tasks, timing.deadline, rounds, participation, int(seeds[0]))
-    return algorithm, _schedule(events), timing._replace(seconds=events.seconds)
+        refuse("deadline", longest, rule, "Give one seed, or let all agents take part")
+    tasks = tasks_of(form_with_absent(algorithm), problem, "deadline", longest)
+    events = on_time(clock, tasks, longest, rounds, participation, int(seeds[0]))
+    return algorithm, _schedule(events), Timed(clock, None, longest, events.seconds)
 
 
 def _schedule(events: Events) -> Participation | None:

@@ -19,7 +19,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, form_with_absent, vectors_of
-from fedpd.core.personal import IsPersonal, merged, names_of, part_of
+from fedpd.core.personal import IsPersonal, is_vector, merged, names_of, part_of
 from fedpd.transforms._layer import WithInner
 
 
@@ -77,7 +77,7 @@ def with_personal_parameters(algorithm: Method, personal: Any) -> Method:
             refuse("algorithm", name, f"{rule}, which does not go with personal=", "Choose e.g. fedavg or fedpd")
     x = Vector(jnp.zeros(1))
     for broadcast in jax.eval_shape(lambda: _broadcasts(algorithm, x)):
-        if any(not isinstance(part, Vector) for part in jax.tree.leaves(broadcast, is_leaf=_is_vector)):
+        if any(not isinstance(part, Vector) for part in jax.tree.leaves(broadcast, is_leaf=is_vector)):
             rule = "has a server that sends numbers beside models, which does not go with personal="
             refuse("algorithm", name, rule, "Choose e.g. fedavg, or fedpd with memory=0")
     return Personal(method=algorithm, keeps=personal)
@@ -90,10 +90,6 @@ def _broadcasts(algorithm: Method, x: Vector) -> list[Tree]:
         server, broadcast = exchange.aggregate(server, vectors_of(exchange.send(agent)), 1.0)
         found.append(broadcast)
     return found
-
-
-def _is_vector(node: Any) -> bool:
-    return isinstance(node, Vector)
 
 
 def _check_paths(keeps: IsPersonal, names: list[str]) -> None:

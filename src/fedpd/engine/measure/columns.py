@@ -24,6 +24,7 @@ from jax import lax
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, Vector, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
+from fedpd.core.personal import is_none
 from fedpd.core.problem import AgentLoss, NamedMetrics
 from fedpd.core.statistics import own_statistics, with_own_statistics
 from fedpd.theory.curvature import local_smoothness
@@ -140,13 +141,9 @@ def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], Any]:
         return (value, gradient), None
     # The loss depends on each agent's own parameters, so their gradients add up as squares, and not as vectors.
     shared = jax.tree.map(
-        lambda own, leaf: None if own is not None else leaf, view.shard.personal.tree, gradient.tree, is_leaf=_is_none
+        lambda own, leaf: None if own is not None else leaf, view.shard.personal.tree, gradient.tree, is_leaf=is_none
     )
     return (value, Vector(shared)), _square(gradient) - _square(Vector(shared))
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def _square(x: Vector) -> Array:

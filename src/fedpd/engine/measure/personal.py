@@ -141,10 +141,10 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
     check_fit(problem, model)
     check_oracle_fits(oracle, problem)
     check_seeds("seed", [seed])
-    functions, layout, shard = _prepared(problem)
+    functions, layout = Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None)
     with scope(problem.double):
         start = Vector(jax.tree.map(jnp.asarray, model))
-        tuned = jax.device_get(_tune(functions, layout, oracle, shard, start, jax.random.key(seed)))
+        tuned = jax.device_get(_tune(functions, layout, oracle, arrays(problem), start, jax.random.key(seed)))
     return compare(problem, model, tuned.tree)
 
 
@@ -173,29 +173,19 @@ def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
         refuse("problem", f"{number} agents", f"the run had {known} agents", "Give the problem of the run")
     if state is agents:
         return found.tree
-    every = _stacked(model, number)
 
     def put(leaf: np.ndarray, own: np.ndarray) -> np.ndarray:
-        leaf = leaf.copy()
-        leaf[agents.agent] = own
-        return leaf
+        every = np.repeat(np.asarray(leaf)[None], number, axis=0)
+        every[agents.agent] = own
+        return every
 
-    return jax.tree.map(put, every, found.tree)
-
-
-def _prepared(problem: Problem) -> tuple[Functions, Layout, Shard]:
-    return Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None), arrays(problem)
+    return jax.tree.map(put, model, found.tree)
 
 
 def _metrics(problem: Problem, sums: Mapping[str, MetricSum]) -> Values:
     """Return the metrics of each agent from their sums."""
     known = () if problem.evaluation is None else problem.evaluation.measured(problem.losses)
     return {name: np.asarray(metric_per_agent(metric, sums[name])) for name, metric in known}
-
-
-def _stacked(model: Tree, number: int) -> Tree:
-    """Return the same model for all agents, leaves (N, ...)."""
-    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (number, *np.shape(leaf))), model)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
