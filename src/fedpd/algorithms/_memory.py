@@ -200,7 +200,6 @@ def notice_stall(descent: Descent, residual: Array, convex: Array, patience: flo
     """Return the state after a round, and whether a descent begins now.
 
     Args:
-        descent: The state before.
         residual: The square of the newest row's residual.
         convex: Whether no f_i showed negative curvature.
     """
@@ -217,7 +216,6 @@ def descend(
     """Return the search with its next trial, and whether it has accepted the last one.
 
     Args:
-        search: The search before.
         tried: xbar.
         value: F there.
         dual: m there, nearly minus the gradient.

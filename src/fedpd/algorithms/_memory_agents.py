@@ -115,7 +115,6 @@ def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array
     """Return nu_l of one agent: how far f_i is from a quadratic function between each row and the newest.
 
     Args:
-        rows: The agent's rows.
         L: The largest curvature of f_i, for the rounding of its values.
     """
     w, dual, value = newest

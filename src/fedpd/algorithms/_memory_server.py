@@ -71,8 +71,6 @@ def server_step(step: Array, eta: Array, before: Array, between: Array, after: A
     mean of the f_i is not convex along p, or other changes hide it: twice the last step.
 
     Args:
-        step: The last s.
-        eta: The penalty's.
         before: <m^, m^>.
         between: <m^, m>.
         after: <m, m>.
@@ -87,7 +85,6 @@ def balanced(eta: Array, dual: Array, consensus: Array, rows: Array, rules: Rule
     """Return eta times sqrt(aim ||m||/(a sqrt(G))), by at most a factor `change`: a larger eta lets agents differ more.
 
     Args:
-        eta: The last eta.
         dual: ||m||^2 of the newest row.
         consensus: a^2 G of the newest row.
         rows: k, how many rows there have been.
@@ -147,8 +144,6 @@ def first_server(server: Server[Own], dual: Vector, curvature: Array, eta: float
     """Return the server that has the mean dual at the start, and eta; and the weights.
 
     Args:
-        server: The server before.
-        dual: The mean dual.
         curvature: The mean of the L_i.
         eta: The penalty's eta; None finds it.
     """
@@ -173,9 +168,6 @@ def next_server(
     """Return the server that has mixed its rows and chosen the next s and eta; the weights c; and A without nu.
 
     Args:
-        server: The server before.
-        rows: Its rows, with the newest in its place.
-        heard: What agents say about the newest row.
         beyond: Whether the next round may go beyond Algorithm 2; if not, it is the newest row alone, with s = eta.
     """
     eta, s, k = server.eta, server.step, server.number

@@ -127,8 +127,6 @@ def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, st
     """Return the server that has accepted or refused a point, with the point to try next.
 
     Args:
-        server: The server.
-        tried: The point.
         value: f there.
         gradient: grad f there.
         steepest: The step size while there is no pair.

@@ -97,7 +97,6 @@ def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
     """Return the progress of a computation as text, with its speed, the time left and the stationarity.
 
     Args:
-        pace: The first event of the computation.
         alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
     """
     is_run = event.compiling or not math.isnan(event.stationarity)

@@ -196,11 +196,7 @@ def _places(offsets: np.ndarray | None, name: str) -> np.ndarray | None:
 
 
 def split_rows(tree: Tree) -> tuple[Tree, Callable[[Tree], Tree]]:
-    """Return a tree without the flat rows of its shards, which have no axis of agents, and how to put them back.
-
-    Args:
-        tree: A `Shard`, or a tree that contains shards.
-    """
+    """Return a tree without the flat rows of its shards, which have no axis of agents, and how to put them back."""
 
     def is_shard(node: Any) -> bool:
         return isinstance(node, Shard)

@@ -93,10 +93,6 @@ def largest_distance_on_host(rows: Tree, block: tuple[int, int] = BLOCK) -> floa
     """Return max_ij ||c_i - c_j|| over the rows of NumPy arrays or memory maps, read block by block.
 
     It computes the products of a block in the precision of the rows, and sums them in float64.
-
-    Args:
-        rows: Leaves (N, ...); row i of all leaves together is c_i.
-        block: The most rows, and the most columns, at a time.
     """
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
     number = len(leaves[0])

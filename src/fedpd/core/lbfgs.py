@@ -79,7 +79,6 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     the norm falls to `tolerance` times L_i/curvature of that at x: the error is relative to the change of grad f_i.
 
     Args:
-        tolerance: The factor by which the norm of the gradient falls.
         trials: The most gradients after that at x.
 
     Returns:

@@ -144,7 +144,6 @@ class LocalObjective(NamedTuple):
         sample's index.
 
         Args:
-            x: The model.
             indices: (B,) the numbers of the samples.
         """
 

@@ -64,12 +64,7 @@ def timed_rows(timing: Timed, history: History, agents: int, rule: Participation
 def with_seconds(
     history: History, clock: Clock, agents: int, rule: Participation | None = None, seed: int = 0
 ) -> History:
-    """Return the history with the column of the simulated seconds.
-
-    Args:
-        rule: The rule for who is present; None: all agents are.
-        seed: The seed of the run, which decides who is present.
-    """
+    """Return the history with the column of the simulated seconds."""
     if not isinstance(clock, Clock):
         refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
     clock.check_agents(agents)
@@ -110,7 +105,6 @@ def timed_history(history: History, clock: Clock, agents: int, settings: Mapping
 
     Args:
         agents: N; 0: it is not known.
-        settings: The settings that the run keeps.
     """
     remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
     for name in ("buffer", "deadline"):
@@ -156,11 +150,7 @@ class Tasks(NamedTuple):
 
 
 def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Tasks:
-    """Return the tasks of a method on a problem.
-
-    Args:
-        name: The option that needs them, for the error message.
-    """
+    """Return the tasks of a method on a problem."""
     if len(algorithm.exchanges()) != 1 or algorithm.skips or not _always(algorithm):
         rule = f"needs one message per agent and round, and {algorithm.description} sends more, fewer or none"
         refuse(name, value, rule, "Choose a method with one exchange that skips no round, e.g. FedPD with p = 0")
@@ -247,7 +237,6 @@ def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
     """Return the events of an asynchronous run.
 
     Args:
-        tasks: The agents' tasks.
         buffer: K. The server steps when K agents have returned; agents that return at the same time do so in the order
             of their numbers.
     """
@@ -277,12 +266,6 @@ def on_time(
     """Return the events of a synchronous run with a deadline.
 
     A round ends when all its agents have returned, or at the deadline.
-
-    Args:
-        tasks: The agents' tasks.
-        deadline: The longest time of a round, in seconds.
-        rule: The rule for who takes part; None: all agents do.
-        seed: The seed of the run, which decides who takes part.
     """
     agents = len(tasks.steps)
     clock.check_agents(agents)
@@ -313,11 +296,7 @@ def apply_clock(
     participation: Participation | None,
     options: Any,
 ) -> tuple[Method, Participation | None, Timed | None]:
-    """Return the method, the rule for who takes part, and the clock of a run.
-
-    Args:
-        options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
-    """
+    """Return the method, the rule for who takes part, and the clock of a run."""
     clock, buffer, deadline = options.clock, options.buffer, options.deadline
     for name, value in (("buffer", buffer), ("deadline", deadline)):
         if value is not None and clock is None:

@@ -316,10 +316,8 @@ def chunk(
     when a measured value is not finite, or when the measured columns have reached their `targets` (NaN: no target).
 
     Args:
-        program: The method on the problem's functions.
         stop_early: Whether a chunk may end early. Variants that run at once do not end at the same round.
         agents: The agents of a round, for the table of their work.
-        state: The state, which has a field `round`.
         every: Every how many rounds the run measures.
         last: The last round of the run, which is always measured.
         targets: (columns,) their targets.

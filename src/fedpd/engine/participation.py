@@ -94,8 +94,6 @@ def attendance_rule(
     """Return the rule for who is present; None if all agents are always present.
 
     Args:
-        cohort: K, the number of agents per round; None: `participation` says who is present.
-        participation: A share, probabilities or a schedule; see `participation_rule`.
         sizes: (N,) the |D_i|.
     """
     choice("sampling", sampling, get_args(Sampling))

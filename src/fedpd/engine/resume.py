@@ -34,9 +34,6 @@ def identity(plan: Plan) -> dict[str, Any]:
 def run_identity(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any]:
     """Return the identity of the first rounds of one variant, without its seed. A run with the same one continues it.
 
-    Args:
-        algorithm: The variant's method.
-
     Raises:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """

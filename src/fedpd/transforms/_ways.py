@@ -248,12 +248,7 @@ def _times(factor: Array, move: Vector | None) -> Vector:
 def uplink(
     method: str, exchange: Exchange, kinds: tuple[Kind | None, ...], transforms: tuple[Transform, ...], everyone: bool
 ) -> Uplink:
-    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent.
-
-    Args:
-        kinds: What the parts of its messages are.
-        everyone: Whether all agents hear all broadcasts.
-    """
+    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent."""
     if not kinds:
         labels = [transform.description for transform in transforms]
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"

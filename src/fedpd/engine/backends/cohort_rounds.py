@@ -138,11 +138,7 @@ def samples_of(inputs: Inputs) -> Shard:
 
 
 def agent_part(shard: Shard, place: Array, together: int) -> Shard:
-    """Return the arrays of the agent at this place of the shard.
-
-    Args:
-        shard: The arrays of all agents of this device.
-    """
+    """Return the arrays of the agent at this place of the shard."""
     some = shard._replace(real=None)  # a padding agent is never present
     one = one_agent(some, place)
     if shard.offset is not None:

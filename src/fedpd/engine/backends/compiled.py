@@ -69,9 +69,6 @@ def compiled_by_size(function: Any, on_cores: dict[str, Any] | None = None, **op
     """Return (problem) -> the compiled function: compiled quickly if the problem is small, and to run fast otherwise.
 
     The problem alone decides, so that a run that resumes or continues has the same rounding.
-
-    Args:
-        options: Options of `jax.jit`.
     """
     usual = jax.jit(function, **options)
     large = usual if on_cores is None else jax.jit(function, compiler_options=on_cores, **options)

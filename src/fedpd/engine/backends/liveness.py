@@ -40,11 +40,7 @@ class Shapes(NamedTuple):
 
 
 def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
-    """Return which leaves of an agent's state must be kept while it is absent.
-
-    Args:
-        functions: The problem's functions.
-    """
+    """Return which leaves of an agent's state must be kept while it is absent."""
     algorithm = shapes.method
     if any(exchange.when is not None for exchange in algorithm.exchanges()[1:]):
         rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"

@@ -33,9 +33,6 @@ class CentralTest(NamedTuple):
 def central_test(problem: Problem, test: Any) -> CentralTest:
     """Return the central test set of a run.
 
-    Args:
-        test: Samples in the form of one agent's samples, or the path of an .npz file with them.
-
     Raises:
         FedpdError: The samples do not have the names, shapes, types or labels of the problem's own.
     """

@@ -67,10 +67,6 @@ def exchanged_messages(
     """Return the message and the broadcast of each exchange of a round.
 
     Args:
-        objective: Returns f_i from `one`.
-        one: The data from which `objective` makes f_i.
-        agent: The agent's state.
-        server: The server's state.
         evaluate: Calls a function, with shapes only or with numbers.
     """
     messages = []

@@ -132,8 +132,6 @@ def measure_central(
     """Return the measurements on the central test set, once for the server's model; {} if there is none.
 
     Args:
-        functions: The problem's functions.
-        rows: The samples of the central test set.
         parts: The agents' measurements, with the sum of their batch statistics if the model has any.
         agents: The number of agents in that sum.
     """
@@ -205,11 +203,7 @@ def consensus_gap(algorithm: Method, layout: Layout, agents: Any) -> Array:
 
 
 def with_personal(shard: Shard, algorithm: Method, copies: Vector) -> Shard:
-    """Return the arrays of the agents with their personal parameters, if the method has any.
-
-    Args:
-        copies: The agents' copies of the model, leaves (N, ...).
-    """
+    """Return the arrays of the agents with their personal parameters, if the method has any."""
     keeps = algorithm.is_personal
     return shard if keeps is None else shard._replace(personal=part_of(copies, keeps, personal=True))
 

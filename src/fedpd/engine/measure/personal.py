@@ -85,7 +85,6 @@ def final_values(
     there are more than `MOST_KEPT` agents.
 
     Args:
-        columns: The columns that the run recorded.
         shard: The arrays of the problem where they are already; None: not on one device.
         own: The agents' own models, leaves (N, ...); None: all have the final model.
     """
@@ -159,9 +158,7 @@ def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
     """Return the models that a method trained for each agent, leaves (N, ...).
 
     Args:
-        agents: The agents' final state.
         model: The shared model; agents that never took part have it.
-        method: The method's label, for errors.
     """
     state = getattr(agents, "state", agents)  # an `AgentsSeen` if agents may be absent
     found = getattr(state, "personal", None)

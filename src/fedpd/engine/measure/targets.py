@@ -22,12 +22,7 @@ class Target(NamedTuple):
 
 
 def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target, ...]:
-    """Return the targets that `until` names; () if there are none.
-
-    Args:
-        until: Maps names of columns to values; None: no target.
-        columns: The columns that the run measures.
-    """
+    """Return the targets that `until` names; () if there are none."""
     example = 'Give e.g. until={"stationarity": 1e-10}'
     if until is None:
         return ()

@@ -256,7 +256,6 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height
 
     Args:
         axes: The axes, with their final limits.
-        height: The height of the axes in inches.
     """
     drawn = [(line, name) for line, name in zip(lines, names, strict=True) if np.size(line.get_xdata())]
     ends = np.array([_end(axes, line) for line, _ in drawn]).reshape(-1, 2)

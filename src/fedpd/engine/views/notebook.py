@@ -40,7 +40,6 @@ def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]],
     """Return a table of texts with a caption above and notes below; a long one is cut.
 
     Args:
-        head: The headings of the columns; the first column is aligned to the left.
         rows: The cells. Those that are `Html` stay as they are, all others are escaped.
     """
     left, right = 'style="text-align: left"', 'style="text-align: right"'
