@@ -136,7 +136,9 @@ def network(*, up: Amount, down: Amount, latency: Amount = 0.0, compute: Amount 
         [1.28, 1.28]
     """
     count("seed", seed, "Give a whole number, e.g. 0", least=0)
-    return Clock(_rates("up", up), _rates("down", down), _times("latency", latency), _times("compute", compute), seed)
+    rates = (_amounts(name, value, RATES, RATE) for name, value in (("up", up), ("down", down)))
+    times = (_amounts(name, value, TIMES, TIME) for name, value in (("latency", latency), ("compute", compute)))
+    return Clock(*rates, *times, seed=seed)
 
 
 def log_normal(median: float | str, sigma: float, each: Each = "agent") -> LogNormal:
@@ -167,11 +169,7 @@ def from_file(path: str | Path) -> Clock:
         return from_csv(path)
     try:
         table = tomllib.loads(read_file(Path(path)).decode())
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of tomllib, and of a text that is no UTF-8
         raise FedpdError(
             f"{path} cannot be read ({reading_fault(error)}). Give a clock in TOML, e.g. up = '3 Mbit/s'."
         ) from None
@@ -248,14 +246,6 @@ def _cell(text: str | None) -> Any:
         return float(text or "")
     except ValueError:
         return text
-
-
-def _rates(name: str, value: Any) -> Any:
-    return _amounts(name, value, RATES, RATE)
-
-
-def _times(name: str, value: Any) -> Any:
-    return _amounts(name, value, TIMES, TIME)
 
 
 def _amounts(name: str, value: Any, units: Mapping[str, float], remedy: str) -> Any:

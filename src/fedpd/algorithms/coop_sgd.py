@@ -114,11 +114,6 @@ def _check_mixing(mixing: Any) -> None:
         refuse("mixing", weights.tolist(), rule, "Use entries of at least 0")
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    oracle = gd(step=scale / (4 * L * Q), iterations=Q)
-    return coop_sgd(oracle=oracle, alpha=0.9 / agents, beta=0.9)
-
-
 CARD = Card.single(
     title="Cooperative SGD",
     summary="local steps, then any mixing of the models",
@@ -130,7 +125,9 @@ CARD = Card.single(
         "of Communication-Efficient SGD Algorithms'",
         year=2021,
     ),
-    rule=_rule,
+    rule=lambda L, agents, scale: coop_sgd(
+        oracle=gd(step=scale / (4 * L * Q), iterations=Q), alpha=0.9 / agents, beta=0.9
+    ),
     guarantee=Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2"),
     parameters={
         "alpha": "α in (0, 1], the fraction by which agents move to z in elastic averaging; give β too",

@@ -395,11 +395,6 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     return rule
 
 
-def _with_memory_of_20(L: float, agents: int, scale: Any) -> Method:
-    """Return FedPD-M, which has no step size: the factor multiplies the accuracy of the local solves instead."""
-    return fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20)
-
-
 CARD = Card(
     title="FedPD",
     summary="primal-dual local solves, one dual per agent",
@@ -434,7 +429,8 @@ CARD = Card(
         ),
         Variant(
             "FedPD-M",
-            _with_memory_of_20,
+            # It has no step size: the factor multiplies the accuracy of the local solves instead.
+            lambda L, agents, scale: fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20),
             Guarantee("C, exact local solves: converges, no rate"),
             only_models=False,
             summary="mixes past rounds, and has nothing to tune",

@@ -55,16 +55,13 @@ class Giant(Method):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return (
-            Exchange(self.differentiate, self.send, self.share_gradient, self.hear_mean),
-            Exchange(self.invert, self.send, self.share_direction, self.hear_mean),
+            Exchange(self.differentiate, self.send, lambda at, g, share: (at._replace(g=g), g), self.hear_mean),
+            Exchange(self.invert, self.send, lambda at, p, share: (at._replace(p=p), p), self.hear_mean),
             Exchange(self.search, lambda agent: agent.values, self.move, lambda agent, x: agent._replace(x=x)),
         )
 
     def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def share_gradient(self, server: Server, g: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(g=g), g
 
     def invert(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         steps = f.steps(self.iterations)
@@ -74,9 +71,6 @@ class Giant(Method):
 
         p = conjugate_gradients(product, agent.mean, steps)
         return agent._replace(own=p), Work.of(steps, steps, f.size)
-
-    def share_direction(self, server: Server, p: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(p=p), p
 
     def send(self, agent: Agent) -> Gradient:
         return Gradient(agent.own)

@@ -38,10 +38,6 @@ class SecantPairs(NamedTuple):
     inverse: Array  # (m,) the 1/<s_k, y_k>; 0 where there is no pair
     scale: Array  # <s, y>/<y, y> of the newest pair; 1 before there is one
 
-    @property
-    def is_empty(self) -> Array:
-        return self.inverse[-1] == 0
-
 
 def no_pairs(x: Vector, memory: int) -> SecantPairs:
     """Return room for `memory` pairs of vectors like x."""
@@ -134,7 +130,7 @@ def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, st
     trial = server.trial
     pairs = add_pair(server.pairs, tried - trial.x, gradient - trial.gradient)
     pairs = choose(jnp.isinf(trial.value), server.pairs, pairs)  # at x^0 there is no gradient to compare with
-    pairs = pairs._replace(scale=jnp.where(pairs.is_empty, steepest, pairs.scale))
+    pairs = pairs._replace(scale=jnp.where(pairs.inverse[-1] == 0, steepest, pairs.scale))
     direction = -1.0 * times_inverse(pairs, gradient)
     onward = Server(Trial(tried, value, gradient, direction, jnp.ones(())), pairs)
     back = Server(trial.shorter(value), server.pairs)

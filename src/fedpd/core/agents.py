@@ -235,11 +235,8 @@ def map_agents(body: Callable[[Shard], Tree], shard: Shard) -> Tree:
 def one_agent(shard: Shard, i: Any) -> Shard:
     """Return the part of the agent at place i, without the axis of agents."""
     bare, whole = split_rows(shard)
-    return whole(jax.tree.map(lambda leaf: _entry(leaf, i), bare))
-
-
-def _entry(leaf: Any, i: Any) -> Any:
-    return leaf[i] if isinstance(i, int) else lax.dynamic_index_in_dim(leaf, i, keepdims=False)
+    take = (lambda leaf: leaf[i]) if isinstance(i, int) else partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
+    return whole(jax.tree.map(take, bare))
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -252,13 +249,13 @@ def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: 
     Returns:
         The sum over agents, and the kept values, leaves (N, ...).
     """
-    total, _, kept = update_agents(lambda _, one: _without_state(*body(one)), None, stacked, layout)
+
+    def without_state(_: None, one: Any) -> tuple[Tree, None, Tree]:
+        part, kept = body(one)
+        return part, None, kept
+
+    total, _, kept = update_agents(without_state, None, stacked, layout)
     return total, kept
-
-
-def _without_state(part: Tree, kept: Tree) -> tuple[Tree, None, Tree]:
-    """Return the result of a body without state in the form that `update_agents` uses."""
-    return part, None, kept
 
 
 def update_agents(

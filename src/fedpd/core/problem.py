@@ -259,7 +259,14 @@ class Problem:
 
     def in_memory(self) -> "Problem":
         """Return the problem with all samples in memory; a problem of `data.lazy` loads them, another is unchanged."""
-        return _loaded(self)
+        problem, everyone, tests = self, np.arange(self.agents), self.evaluation
+        if tests is not None and tests.load is not None:
+            data, offsets = stored(self.test_rows_of(everyone)[0], tests.sizes)
+            problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
+        if self.load is not None:
+            data, offsets = stored(self.rows_of(everyone)[0], self.sizes)
+            problem = replace(problem, data=data, offsets=offsets, load=None)
+        return problem
 
     def __repr__(self) -> str:
         least, most = int(self.sizes.min()), int(self.sizes.max())
@@ -274,18 +281,6 @@ class Problem:
                 f"  known       {_known(self.answer)}",
             )
         )
-
-
-def _loaded(problem: Problem) -> Problem:
-    """Return the problem with all samples in memory."""
-    everyone, tests = np.arange(problem.agents), problem.evaluation
-    if tests is not None and tests.load is not None:
-        data, offsets = stored(problem.test_rows_of(everyone)[0], tests.sizes)
-        problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
-    if problem.load is not None:
-        data, offsets = stored(problem.rows_of(everyone)[0], problem.sizes)
-        problem = replace(problem, data=data, offsets=offsets, load=None)
-    return problem
 
 
 def _subset(

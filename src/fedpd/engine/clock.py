@@ -151,7 +151,9 @@ class Tasks(NamedTuple):
 
 def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Tasks:
     """Return the tasks of a method on a problem."""
-    if len(algorithm.exchanges()) != 1 or algorithm.skips or not _always(algorithm):
+    one, *more = algorithm.exchanges()
+    sometimes = one.when is not None or one.speaks is not None or one.mixes  # some agents send nothing to the server
+    if more or algorithm.skips or sometimes:
         rule = f"needs one message per agent and round, and {algorithm.description} sends more, fewer or none"
         refuse(name, value, rule, "Choose a method with one exchange that skips no round, e.g. FedPD with p = 0")
     functions = Functions.of(problem)
@@ -167,11 +169,6 @@ def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Task
         agent = jax.eval_shape(lambda one, x: algorithm.init(local_objective(functions, one), x), first, start)
         costs = message_costs(algorithm, functions, first, agent, jax.eval_shape(algorithm.server, start))
     return Tasks(np.asarray(found, np.int64), costs.bytes_up[0], costs.bytes_down[0])
-
-
-def _always(algorithm: Method) -> bool:
-    """Return whether every agent that is present sends to the server in every exchange."""
-    return all(one.when is None and one.speaks is None and not one.mixes for one in algorithm.exchanges())
 
 
 def _steps(

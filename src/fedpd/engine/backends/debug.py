@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpd.core import Array, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
+from fedpd.core.stacked import mix
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
 from fedpd.engine.loop import (
@@ -103,7 +104,7 @@ class AgentByAgent(Executor):
         for i, agent in enumerate(_unstack(agents)):
             with named_stage("receive", r, i):
                 if isinstance(exchange.aggregate, Mixing):
-                    mixed = _weighted_sum(exchange.aggregate.weights(jnp.int32(i)), broadcast)
+                    mixed = mix(broadcast, exchange.aggregate.weights(jnp.int32(i)))
                     received.append(exchange.receive(agent, mixed))
                 else:
                     received.append(receive(exchange, broadcast, agent, None if here is None else here[i]))
@@ -157,10 +158,6 @@ def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
 
 def _sum(trees: list[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
-
-
-def _weighted_sum(weights: Array, messages: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), messages)
 
 
 def _unstack(tree: Tree) -> list[Tree]:

@@ -46,7 +46,8 @@ def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
         rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"
         refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
     replaced = _replaced(functions, shapes, algorithm)
-    of_model = _read_by_model(shapes)
+    read = sources(lambda agent, method: method.model(agent), shapes.agent, shapes.method)
+    of_model = _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
     reads = _reads(functions, shapes, algorithm)
     while True:
         live = _live(reads, (of_model - replaced) | _personal(shapes.agent))
@@ -145,11 +146,6 @@ def _live(reads: _Reads, needed: Leaves) -> Leaves:
     while (more := live | _numbers((reads.present | reads.absent)[sorted(live)])) > live:
         live = more
     return live
-
-
-def _read_by_model(shapes: Shapes) -> Leaves:
-    read = sources(lambda agent, method: method.model(agent), shapes.agent, shapes.method)
-    return _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
 
 
 def _personal(agent: Any) -> Leaves:

@@ -325,10 +325,6 @@ def _merge_of_metric(name: str, metric: Metric) -> Merge:
     return _cached_merge(name, metric._replace(values=_no_values))
 
 
-def _own_statistics(view: AgentView, x: Vector) -> tuple[Tree, None]:
-    return own_statistics(view.functions, view.shard, x), None
-
-
 def _sum_central(functions: Functions, rows: Tree, x: Vector) -> dict[str, MetricSum]:
     """Return the sums of all that is measured on a central test set, by the names of the columns."""
     number = len(jax.tree.leaves(rows)[0])
@@ -360,7 +356,8 @@ OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
 METRICS = Measure(agent=_sum_metrics, tests=True)
-STATISTICS = Measure(agent=_own_statistics)  # no column has it; their mean normalises the central test set
+# No column has it; the mean of the agents' statistics normalises the central test set.
+STATISTICS = Measure(agent=lambda view, x: (own_statistics(view.functions, view.shard, x), None))
 CENTRAL = Measure(central=_sum_central)
 
 COUNTED = (
