@@ -136,9 +136,9 @@ def network(*, up: Amount, down: Amount, latency: Amount = 0.0, compute: Amount 
         [1.28, 1.28]
     """
     count("seed", seed, "Give a whole number, e.g. 0", least=0)
-    rates = (_amounts(name, value, RATES, RATE) for name, value in (("up", up), ("down", down)))
-    times = (_amounts(name, value, TIMES, TIME) for name, value in (("latency", latency), ("compute", compute)))
-    return Clock(*rates, *times, seed=seed)
+    up, down = _amounts("up", up, RATES, RATE), _amounts("down", down, RATES, RATE)
+    latency, compute = _amounts("latency", latency, TIMES, TIME), _amounts("compute", compute, TIMES, TIME)
+    return Clock(up, down, latency, compute, seed)
 
 
 def log_normal(median: float | str, sigma: float, each: Each = "agent") -> LogNormal:

@@ -1,9 +1,12 @@
 """The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe, MPR-SGD and STEM."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Vector, Work
+from fedpd.core.oracle import Step
+from fedpd.oracles import Stochastic
 
 
 class Agent(NamedTuple):
@@ -52,6 +55,15 @@ class BesidePersonalModels(Method):
 
 class AveragedState(Method):
     """MPR-SGD, STEM and PR-SPIDER: agents send and receive their whole state, two vectors; the server keeps x."""
+
+    step: float | Step
+    iterations: int | None
+    batch: int | None
+    epochs: int | None
+
+    def steps(self, kind: Callable[..., Stochastic], **more: Any) -> Stochastic:
+        """Return the local steps, of this kind."""
+        return kind(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs, **more)
 
     def send(self, agent: Any) -> Any:
         return agent

@@ -40,20 +40,13 @@ class Steps(Stochastic):
 class MPRSGD(AveragedState):
     """Local SGD with momentum."""
 
-    step: float | Step
     momentum: float
-    iterations: int | None
-    batch: int | None
-    epochs: int | None
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = Steps(
-            step=self.step, momentum=self.momentum, iterations=self.iterations, batch=self.batch, epochs=self.epochs
-        )
-        return steps.run(Subproblem(f), agent, r, key)
+        return self.steps(Steps, momentum=self.momentum).run(Subproblem(f), agent, r, key)
 
 
 @makes(MPRSGD)

@@ -44,11 +44,7 @@ class Steps(Stochastic):
 class PRSpider(AveragedState):
     """Local steps along recursive gradients, with an exchange of full gradients every I rounds."""
 
-    step: float | Step
-    iterations: int | None
     refresh: int
-    batch: int | None
-    epochs: int | None
     compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
@@ -72,8 +68,7 @@ class PRSpider(AveragedState):
         return agent._replace(v=v)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = Steps(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
-        return steps.run(Subproblem(f), agent, r, key)
+        return self.steps(Steps).run(Subproblem(f), agent, r, key)
 
 
 @makes(PRSpider)

@@ -48,11 +48,7 @@ class Steps(Stochastic):
 class Stem(AveragedState):
     """Local steps along recursive gradients with momentum."""
 
-    step: float | Step
     a: float
-    iterations: int | None
-    batch: int | None
-    epochs: int | None
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
@@ -60,8 +56,7 @@ class Stem(AveragedState):
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         first = r == 0
         d = lax.cond(first, lambda: f.gradient(agent.x), lambda: agent.d)
-        steps = Steps(step=self.step, a=self.a, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
-        agent, work = steps.run(Subproblem(f), Agent(agent.x, d), r, key)
+        agent, work = self.steps(Steps, a=self.a).run(Subproblem(f), Agent(agent.x, d), r, key)
         return agent, work._replace(samples=work.samples + jnp.where(first, f.size, 0).astype(jnp.int32))
 
 

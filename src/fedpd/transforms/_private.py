@@ -24,8 +24,7 @@ import jax.numpy as jnp
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Iterate, Key, Kind, LocalObjective, Model, Tree, Value, Vector, Work, makes, vectors_of
-from fedpd.core.dp_sgd import check_noise
-from fedpd.core.draws import system_normal
+from fedpd.core.dp_sgd import FROM_KEY, check_noise
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import message_parts, model_in
@@ -225,16 +224,6 @@ def private_link(algorithm: Method, rule: Gaussian, normal: Normal) -> PrivateLi
     return PrivateLink(exchange, kinds, rule, normal)
 
 
-def from_key(key: Key, like: Any) -> Array:
-    """Return standard normal numbers that depend on the seed, the round and the agent, for simulations."""
-    return jax.random.normal(key, like.shape, like.dtype)
-
-
-def from_system(key: Key, like: Any) -> Array:
-    """Return standard normal numbers that nobody can predict, for federations; the key is not used."""
-    return system_normal(like)
-
-
 class Private(Layer):
     """A method with private messages.
 
@@ -285,7 +274,7 @@ class Private(Layer):
         return Private(method=self.method.changed(changes, within), up=self.up, normal=self.normal)
 
 
-def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = from_key) -> Private:
+def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = FROM_KEY.normal) -> Private:
     """Return the method with private messages; refuse one whose messages cannot be clipped."""
     private_link(form_with_absent(algorithm), rule, normal)
     return Private(method=algorithm, up=rule, normal=normal)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Vector, Work, opened
+from fedpd.core.dp_sgd import FROM_SYSTEM
 from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.core.personal import IsPersonal
 from fedpd.transforms._attacks import Corrupted
@@ -17,7 +18,7 @@ from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._layer import Layer, layers_of, read_inside
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._personal import Personal, with_personal_parameters
-from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
+from fedpd.transforms._private import Gaussian, Private, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
 from fedpd.transforms._ways import (
     OWN_POINT,
@@ -136,7 +137,7 @@ def private_parts(algorithm: Method) -> tuple[Method, Gaussian] | None:
 
 def with_system_noise(algorithm: Method) -> Method:
     """Return the method with noise from the operating system, which nobody can predict; others are unchanged."""
-    return replace(algorithm, normal=from_system) if isinstance(algorithm, Private) else algorithm
+    return replace(algorithm, normal=FROM_SYSTEM.normal) if isinstance(algorithm, Private) else algorithm
 
 
 def check_rules(mean: Any) -> tuple[Rule, ...]:
