@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,12 +132,16 @@ class Executor:
     ) -> tuple[MessageSum, Any, Tree, Work]:
         """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
         layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
-        efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
+        efforts = None
+        if inputs.stragglers is not None:
+            efforts = effort(inputs.stragglers, inputs.key, r, layout.agents)[shard.agent]
         body = partial(take_part, program, exchange, number, r, inputs.key)
         (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
         if exchange.mean is not None:
             total, messages = gathered(layout, messages), None
-        receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
+        here = jnp.ones(shard.agent.shape, bool) if shard.real is None else shard.real  # files hold some of the agents
+        receivers = jnp.sum(here, dtype=jnp.int32)
+        receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
         return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
 
     def server_step(
@@ -224,17 +228,6 @@ def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None)
     return choose(here, received, exchange.missed(agent, broadcast))
 
 
-def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
-    """Return the fraction of the local steps that each agent does in round r, (N,)."""
-    assert inputs.stragglers is not None
-    return effort(inputs.stragglers, inputs.key, r, program.layout.agents)
-
-
-def _count(layout: Layout, shard: Shard, here: Array) -> Array:
-    number = jnp.sum(here if shard.real is None else here & shard.real, dtype=jnp.int32)
-    return number if layout.mesh is None else lax.psum(number, AXIS)
-
-
 def take_part(
     program: Program, exchange: Exchange, number: int, r: Array, key: Key, agent: Any, one: tuple[Shard, Any, Any]
 ) -> tuple[tuple[Tree, Array | None], Any, tuple[Tree, Work]]:
@@ -280,14 +273,9 @@ def _mix(weights_of: Callable[[Array], Array], layout: Layout, shard: Shard, mes
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 
 
-class Step(Protocol):
-    """Runs round t of a chunk.
-
-    It returns the new state, what happened, and a function that measures the new state; None: the rounds of this chunk
-    are not measured, because a measurement needs agents that are not in the chunk.
-    """
-
-    def __call__(self, state: Any, t: Array, /) -> tuple[Any, Round, Callable[[], Metrics] | None]: ...
+# Runs round t of a chunk: (state, t) -> the new state, what happened, and a function that measures the new state; None:
+# the rounds of this chunk are not measured, because a measurement needs agents that are not in the chunk.
+Step = Callable[[Any, Array], tuple[Any, Round, Callable[[], Metrics] | None]]
 
 
 def step_of_everyone(program: Program, inputs: Inputs, state: State, t: Array) -> tuple[State, Round, Any]:

@@ -23,7 +23,6 @@ from fedpd.engine.loop import (
     MessageSum,
     Program,
     Rows,
-    efforts_of_all,
     measure_copies,
     one_round,
     receive,
@@ -31,7 +30,7 @@ from fedpd.engine.loop import (
 from fedpd.engine.measure.costs import Costs, message_costs
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
-from fedpd.engine.participation import effort_of, participants
+from fedpd.engine.participation import effort, effort_of, participants
 from fedpd.engine.plan import Plan, prepare
 from fedpd.engine.stages import named_stage
 
@@ -63,7 +62,7 @@ class AgentByAgent(Executor):
         here: Any = self._here(r)
         efforts: Any = None
         if inputs.stragglers is not None and here is None:
-            efforts = efforts_of_all(program, inputs, r)
+            efforts = effort(inputs.stragglers, inputs.key, r, program.layout.agents)
         elif inputs.stragglers is not None:
             efforts = [effort_of(inputs.stragglers, inputs.key, r, i) for i in inputs.shard.agent]
         states, messages, sends, works = [], [], [], []
@@ -71,8 +70,8 @@ class AgentByAgent(Executor):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
             if present:
                 with named_stage("local", r, i):
-                    effort = None if efforts is None else efforts[i]
-                    f = objective_in_round(program.functions, one, inputs.key, r, effort)
+                    share = None if efforts is None else efforts[i]
+                    f = objective_in_round(program.functions, one, inputs.key, r, share)
                     agent, work = exchange.local(f, agent, r, agent_key(inputs.key, r, one.agent, number))
             with named_stage("send", r, i):
                 messages.append(opened(exchange.send(agent)))

@@ -14,7 +14,7 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,39 +45,17 @@ class AgentView(NamedTuple):
         return local_objective(self.functions, self.shard)
 
 
-class AgentMeasure(Protocol):
-    """Returns the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep."""
-
-    def __call__(self, view: AgentView, x: Vector, /) -> tuple[Tree, Tree]: ...
-
-
-class JointMeasure(Protocol):
-    """Returns a number that takes several passes over all agents. Only a simulator can measure it."""
-
-    def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
-
-
-class StateMeasure(Protocol):
-    """Returns a number from the agents' own states. Only a simulator with all agents in memory can measure it."""
-
-    def __call__(
-        self, algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, /
-    ) -> Array: ...
-
-
-class CentralMeasure(Protocol):
-    """Returns a measurement of the model x on the central test set, which belongs to no agent.
-
-    The model is (model, statistics) if it has batch statistics: those of the server, the mean of the agents' own.
-    """
-
-    def __call__(self, functions: Functions, rows: Tree, x: Vector, /) -> Tree: ...
-
-
-class Merge(Protocol):
-    """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
-
-    def __call__(self, total: Tree, each: Tree, agents: int, /) -> Any: ...
+# (view, x) -> the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep
+AgentMeasure = Callable[[AgentView, Vector], tuple[Tree, Tree]]
+# (functions, layout, shard, x) -> a number that takes several passes over all agents; only a simulator can measure it
+JointMeasure = Callable[[Functions, Layout, Shard, Vector], Array]
+# (algorithm, functions, layout, shard, state) -> a number from the states of all agents, which are in memory
+StateMeasure = Callable[[Method, Functions, Layout, Shard, State], Array]
+# (functions, rows, x) -> a measurement on the central test set, which belongs to no agent. x is (model, statistics) if
+# the model has batch statistics: those of the server, the mean of the agents' own.
+CentralMeasure = Callable[[Functions, Tree, Vector], Tree]
+# (total, each, agents) -> a column's value from the sum over agents, the kept values of all agents (N, ...), and N
+Merge = Callable[[Any, Any, int], Any]
 
 
 class Measure(NamedTuple):
