@@ -14,8 +14,8 @@ from fedpd.base.identity import drop_stale_programs
 from fedpd.base.value import fresh
 from fedpd.core import Method, Problem, State, Tree, Vector
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, arrays, arrays_without_samples, with_padding_agents
-from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
 from fedpd.engine.clock import Timed
+from fedpd.engine.execution import is_dealt, shared_arrays, without_tests
 from fedpd.engine.loop import Inputs, Program, Template
 from fedpd.engine.measure.central import CentralTest
 from fedpd.engine.measure.columns import MEASURED, Column

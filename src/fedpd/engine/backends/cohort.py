@@ -33,9 +33,9 @@ from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
 from fedpd.engine.backends.cohort_rounds import NEVER, AgentTable, Attendance, CohortState, Newest, catch_up, returned
 from fedpd.engine.backends.compiled import ChunkKey, compiled_chunk
-from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
+from fedpd.engine.execution import is_dealt, most_dealt
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, delivered_or, measure_model, toss_coin
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant

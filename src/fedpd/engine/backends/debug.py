@@ -27,12 +27,11 @@ from fedpd.engine.loop import (
     one_round,
     receive,
 )
-from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.costs import Costs, message_costs, named_stage
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.participation import effort, effort_of, participants
 from fedpd.engine.plan import Plan, prepare
-from fedpd.engine.stages import named_stage
 
 
 def init_each(program: Program, shard: Shard, start: Vector) -> Any:
