@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -231,22 +231,6 @@ def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
     yield listen
 
 
-@contextmanager
-def _user_function(progress: ProgressFunction) -> Iterator[Listener]:
-    """Yield a listener that calls the user's own function."""
-
-    def listen(event: Event) -> None:
-        if not event.compiling:
-            progress(event.done, event.total, event.stationarity)
-
-    yield listen
-
-
-@contextmanager
-def _nothing() -> Iterator[Listener]:
-    yield lambda event: None
-
-
 def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Listener]:
     """Return a context that yields a listener: the user's own function, a bar, or one that shows nothing.
 
@@ -254,11 +238,16 @@ def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Li
         progress: A function of (done, total, stationarity); True: a bar; False: nothing; None: a bar in a terminal or a
             notebook, if the run takes longer than PATIENCE.
     """
+
+    def call(event: Event) -> None:
+        if callable(progress) and not event.compiling:
+            progress(event.done, event.total, event.stationarity)
+
     if callable(progress):
-        return _user_function(progress)
+        return nullcontext(call)
     wait = 0.0 if progress else PATIENCE
     if progress is not False and notebook():
         return notebook_line(wait)
     if progress or (progress is None and sys.stderr.isatty()):
         return terminal_bars(wait=wait)
-    return _nothing()
+    return nullcontext(lambda event: None)

@@ -24,6 +24,7 @@ from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
+from fedpd.engine.execution import without_tests
 from fedpd.engine.loop import (
     IN_MEMORY,
     INPUTS,
@@ -68,7 +69,7 @@ class Store(NamedTuple):
     def _own_rows(self, some: Shard) -> Shard:
         """Return the arrays of a block with the flat rows of its agents only; rounds need no test samples."""
         if some.test_offset is not None:
-            some = some._replace(test=None, test_sizes=None, test_offset=None)
+            some = without_tests(some)
         if some.offset is None:
             return some
         share = self.block // self.devices  # agents of a block per device
