@@ -30,7 +30,7 @@ from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
-from fedpd.core.objective import Weighted
+from fedpd.core.objective import WeightedBatch
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
@@ -179,7 +179,7 @@ class Stochastic(Oracle):
                 # The last batch continues with the first samples of the epoch, which do not count: shapes are fixed,
                 # and batch normalisation sees samples of this agent only.
                 inside = places < size
-                batch = Weighted(phi.f.rows(order(places % size)), inside / jnp.sum(inside))
+                batch = WeightedBatch(phi.f.rows(order(places % size)), inside / jnp.sum(inside))
                 now = phi if phi.f.noise is None else phi._replace(f=phi.f.at_step(q))
                 return self.advance(now, carry, batch, r, q)
 
@@ -594,7 +594,7 @@ def own_loop() -> Oracle:
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
     """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
-    if isinstance(rows, Weighted):
+    if isinstance(rows, WeightedBatch):
         return phi.f.stochastic_gradient(x, rows.rows, rows.weights)
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 

@@ -61,7 +61,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class CoordinateDecoder:
     """Returns C_i(x) from the numbers that travelled."""
 
     coordinates: Coordinates  # whose coordinates they are
@@ -104,7 +104,7 @@ class Tamuna(Method):
         leaves, structure = jax.tree.flatten(agent.x.tree)
         values, column = jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), self.coordinates.column(agent)
         own = jnp.take(values, self.coordinates.places(column, len(values)), mode="fill", fill_value=0)
-        decoder = Decoder(self.coordinates, structure, tuple(map(jnp.shape, leaves)))
+        decoder = CoordinateDecoder(self.coordinates, structure, tuple(map(jnp.shape, leaves)))
         return Packed({"values": own, "column": column}, decoder)
 
     def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:

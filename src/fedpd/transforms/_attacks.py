@@ -103,7 +103,7 @@ def sign_flip(scale: float = 1.0) -> Attack:
     return SignFlip(scale=scale)
 
 
-class Noise(Attack):
+class NormalNoise(Attack):
     deviation: float
 
     def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
@@ -116,11 +116,11 @@ class Noise(Attack):
         return jax.tree.unflatten(structure, noisy)
 
 
-@makes(Noise)
+@makes(NormalNoise)
 def noise(deviation: float) -> Attack:
     """Return the attack that adds normal noise with this standard deviation to each entry."""
     positive("deviation", deviation, "Give the standard deviation of the noise, e.g. 1.0")
-    return Noise(deviation=deviation)
+    return NormalNoise(deviation=deviation)
 
 
 class Little(Attack):

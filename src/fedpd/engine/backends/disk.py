@@ -106,7 +106,7 @@ class OnDisk(Executor):
     """Runs agents whose state is in files, block by block."""
 
     store: Store
-    key: "Key"
+    key: "StepKey"
     on_progress: Callable[[float], None]  # receives the fraction of the round that is done
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
@@ -154,7 +154,7 @@ class DiskBackend(MemoryBackend):
         start, on_host = Vector(plan.problem.start), arrays(plan.problem)
         block = block_size(self.program, on_host, start)
         filled = with_padding_agents(on_host, plan.layout, block=block)
-        self.key = Key(self.template, jax.tree.structure(constant(self.inputs.method)))
+        self.key = StepKey(self.template, jax.tree.structure(constant(self.inputs.method)))
         self.store = create(plan.store, self.program, filled, block, start, partial(put_on_devices, plan.layout))
         for part in self.store.blocks():
             shard = self.store.take(filled, part)
@@ -219,7 +219,7 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
 
 
-class Key(NamedTuple):
+class StepKey(NamedTuple):
     """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content."""
 
     template: Template  # the program without its method
@@ -230,7 +230,7 @@ class Key(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
+def _begin(key: StepKey, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
     def run(frozen: Tree | None, shard: Shard, start: Vector) -> Any:
         return init_agents(key.program(frozen), shard, start)
 
@@ -238,19 +238,19 @@ def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
 
 
 @partial(jax.jit, static_argnums=0)
-def _coin(key: Key, random: Any, r: Array, server: Any) -> Array:
+def _coin(key: StepKey, random: Any, r: Array, server: Any) -> Array:
     return toss_coin(key.program(None).algorithm, random, r, server)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _server_step(
-    key: Key, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
+    key: StepKey, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
 ) -> tuple[Any, Tree, Array | None]:
     return IN_MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
+def _compute(key: StepKey, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
     def run(inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
         sums, agents, _, work = IN_MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
         return sums, agents, work
@@ -260,7 +260,7 @@ def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tu
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _deliver(key: Key, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
+def _deliver(key: StepKey, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
     def run(inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
         return IN_MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
 
@@ -269,7 +269,7 @@ def _deliver(key: Key, number: int, inputs: Inputs, agents: Any, broadcast: Tree
 
 
 @partial(jax.jit, static_argnums=0)
-def _measure(key: Key, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+def _measure(key: StepKey, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
     def run(inputs: Inputs, x: Vector, gap: Any) -> Metrics:
         return measure_model(key.program(inputs.frozen), inputs, x, gap)
 
