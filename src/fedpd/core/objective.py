@@ -130,7 +130,7 @@ class LocalObjective(NamedTuple):
         return self.losses(x.tree, (rows, mask))
 
     def stochastic_gradient(self, x: Vector, batch: Tree, weights: Array | None = None) -> Vector:
-        """Return h_i(x; xi), the stochastic gradient: the mean over a batch of samples, with `WeightedBatch.weights`."""
+        """Return h_i(x; xi), the stochastic gradient: a mean over a batch of samples, with `WeightedBatch.weights`."""
         return jax.grad(self._mean)(x, batch, weights)
 
     def stochastic_value_and_gradient(self, x: Vector, batch: Tree) -> tuple[Array, Vector]:
