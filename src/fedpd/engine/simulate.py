@@ -33,6 +33,7 @@ from fedpd.engine.measure.columns import (
     Column,
     central_columns,
     check_names,
+    measures_of,
     metric_columns,
     recorded_columns,
 )
@@ -279,7 +280,7 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None, central: 
         record = (*(("accuracy",) if known else ()), *(("metrics",) if metric_columns(problem) else ()))
     for one in record:
         name, columns = one.name if isinstance(one, Column) else one, recorded_columns([one], problem)
-        tested = one == "metrics" or any(column.measure is not None and column.measure.tests for column in columns)
+        tested = one == "metrics" or any(measure.tests for measure in measures_of(columns))
         if tested and tests is None:
             refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
         if one in ("accuracy", "fairness") and tests is not None and tests.correct is None:

@@ -517,6 +517,11 @@ KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *CE
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 
+def measures_of(columns: Iterable[Column]) -> list[Measure]:
+    """Return the measures of columns, each once; a column that is counted has none."""
+    return list(dict.fromkeys(column.measure for column in columns if column.measure is not None))
+
+
 def column_of(name: str) -> Column:
     """Return the column of this name. A column that fedpd does not know, such as a user's own, shows its name."""
     return KNOWN.get(name, Column(name, name.replace("_", " ")))

@@ -14,7 +14,7 @@ from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, Vector, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
-from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_per_agent
+from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, measures_of, metric_per_agent
 from fedpd.engine.views.notebook import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
@@ -88,7 +88,7 @@ def final_values(
         shard: The arrays of the problem where they are already; None: not on one device.
         own: The agents' own models, leaves (N, ...); None: all have the final model.
     """
-    tested = any(column.measure is not None and column.measure.tests for column in columns)
+    tested = any(measure.tests for measure in measures_of(columns))
     if not tested or problem.lazy or problem.agents > MOST_KEPT or jax.process_count() > 1:
         return {}
     models = model if own is None else own
