@@ -20,7 +20,7 @@ from fedpd.algorithms._gradients_first import GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.types import Array, Key, Vector
 
 
@@ -93,12 +93,10 @@ CARD = Card.single(
     title="Acc-S-DANE",
     summary="S-DANE with Nesterov acceleration",
     family="Newton-type",
-    reference=Reference(
-        authors="Xiaowen Jiang, Anton Rodomanov, Sebastian U. Stich",
-        title="Stabilized Proximal-Point Methods for Federated Optimization",
-        venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
-        year=2024,
-    ),
+    authors="Xiaowen Jiang, Anton Rodomanov, Sebastian U. Stich",
+    paper="Stabilized Proximal-Point Methods for Federated Optimization",
+    venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
+    year=2024,
     rule=lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
     only_models=False,

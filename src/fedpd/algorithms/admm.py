@@ -18,7 +18,7 @@ from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.regularizers import Regularizer, proximal_step
 
 
@@ -69,12 +69,10 @@ CARD = Card.single(
     title="ADMM",
     summary="the classical method that FedPD builds on",
     family="primal-dual",
-    reference=Reference(
-        authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",
-        title=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
-        venue="Foundations and Trends in Machine Learning 3(1), 1-122",
-        year=2011,
-    ),
+    authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",
+    paper=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
+    venue="Foundations and Trends in Machine Learning 3(1), 1-122",
+    year=2011,
     rule=lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, exact x_i, g = 0", "1/e"),
 )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import choice, count, positive
 from fedpd.core import Array, Method, Vector, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.stacked import choose
 
 
@@ -72,12 +72,10 @@ CARD = Card.single(
     title="Barzilai-Borwein",
     summary="gradient descent with a step from two gradients",
     family="steps at the server",
-    reference=Reference(
-        authors="Jonathan Barzilai, Jonathan M. Borwein",
-        title="Two-Point Step Size Gradient Methods",
-        venue="IMA Journal of Numerical Analysis 8, 141-148",
-        year=1988,
-    ),
+    authors="Jonathan Barzilai, Jonathan M. Borwein",
+    paper="Two-Point Step Size Gradient Methods",
+    venue="IMA Journal of Numerical Analysis 8, 141-148",
+    year=1988,
     rule=lambda L, agents, scale: barzilai_borwein(first=scale),
     guarantee=Guarantee("NC: every limit point is stationary"),
     only_models=False,

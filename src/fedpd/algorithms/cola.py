@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.stacked import choose
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
@@ -131,12 +131,10 @@ CARD = Card.single(
     title="COLA",
     summary="ADMM without small messages",
     family="lazy communication",
-    reference=Reference(
-        authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",
-        title="Communication-Censored Linearized ADMM for Decentralized Consensus Optimization",
-        venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
-        year=2019,
-    ),
+    authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",
+    paper="Communication-Censored Linearized ADMM for Decentralized Consensus Optimization",
+    venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
+    year=2019,
     rule=lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
     guarantee=Guarantee("C, without a rate (SC: linear)"),
     parameters={

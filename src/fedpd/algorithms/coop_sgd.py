@@ -21,7 +21,7 @@ from fedpd.algorithms._rules import Q
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import Exchange, LocalObjective, Method, Mixing, Model, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import gd
 
@@ -118,13 +118,11 @@ CARD = Card.single(
     title="Cooperative SGD",
     summary="local steps, then any mixing of the models",
     family="averaging",
-    reference=Reference(
-        authors="Jianyu Wang, Gauri Joshi",
-        title="Cooperative SGD: A Unified Framework for the Design and Analysis of Local-Update SGD Algorithms",
-        venue="Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
-        "of Communication-Efficient SGD Algorithms'",
-        year=2021,
-    ),
+    authors="Jianyu Wang, Gauri Joshi",
+    paper="Cooperative SGD: A Unified Framework for the Design and Analysis of Local-Update SGD Algorithms",
+    venue="Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
+    "of Communication-Efficient SGD Algorithms'",
+    year=2021,
     rule=lambda L, agents, scale: coop_sgd(
         oracle=gd(step=scale / (4 * L * Q), iterations=Q), alpha=0.9 / agents, beta=0.9
     ),

@@ -19,7 +19,7 @@ from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -64,13 +64,11 @@ CARD = Card.single(
     title="Ditto",
     summary="FedAvg, and a personal model of each agent near the server's",
     family="averaging",
-    reference=Reference(
-        authors="Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith",
-        title="Ditto: Fair and Robust Federated Learning Through Personalization",
-        venue="Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
-        "arXiv:2012.04221",
-        year=2021,
-    ),
+    authors="Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith",
+    paper="Ditto: Fair and Robust Federated Learning Through Personalization",
+    venue="Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
+    "arXiv:2012.04221",
+    year=2021,
     rule=lambda L, agents, scale: ditto(rho=L, oracle=solver(L / scale, 0), own=solver(L, L)),
     guarantee=Guarantee("as FedAvg for x; for the v_i SC, BG, x within O(1/r) of its limit", "-"),
     parameters={

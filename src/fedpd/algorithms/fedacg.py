@@ -21,7 +21,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -66,12 +66,10 @@ CARD = Card.single(
     title="FedACG",
     summary="FedProx around a point ahead of the server's model",
     family="averaging",
-    reference=Reference(
-        authors="Geeho Kim, Jinkyu Kim, Bohyung Han",
-        title="Communication-Efficient Federated Learning with Accelerated Client Gradient",
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2024); arXiv:2201.03172",
-        year=2024,
-    ),
+    authors="Geeho Kim, Jinkyu Kim, Bohyung Han",
+    paper="Communication-Efficient Federated Learning with Accelerated Client Gradient",
+    venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2024); arXiv:2201.03172",
+    year=2024,
     rule=lambda L, agents, scale: fedacg(oracle=fedavg_steps(L, scale / 10)),  # as for FedAvgM
     guarantee=Guarantee("NC, not compared with the paper"),
     parameters={

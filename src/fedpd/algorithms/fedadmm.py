@@ -20,7 +20,7 @@ from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedADMM(DualAgents):
@@ -63,12 +63,10 @@ CARD = Card.single(
     title="FedADMM",
     summary="ADMM by differences, for partial participation",
     family="primal-dual",
-    reference=Reference(
-        authors="Yonghai Gong, Yichuan Li, Nikolaos M. Freris",
-        title="FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity",
-        venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
-        year=2022,
-    ),
+    authors="Yonghai Gong, Yichuan Li, Nikolaos M. Freris",
+    paper="FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity",
+    venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
+    year=2022,
     rule=lambda L, agents, scale: fedadmm(rho=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, inexact x_i; rate not confirmed", "1/e"),
     parameters={

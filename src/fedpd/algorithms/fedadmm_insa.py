@@ -22,7 +22,7 @@ from jax import lax
 
 from fedpd.base.checks import at_least, count, positive
 from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import ITERATIONS
 
 
@@ -114,12 +114,10 @@ CARD = Card.single(
     title="FedADMM-InSa",
     summary="ADMM with adaptive penalties and inexact solves",
     family="primal-dual",
-    reference=Reference(
-        authors="Yongcun Song, Ziqi Wang, Enrique Zuazua",
-        title="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
-        venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
-        year=2025,
-    ),
+    authors="Yongcun Song, Ziqi Wang, Enrique Zuazua",
+    paper="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
+    venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
+    year=2025,
     rule=lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
     guarantee=Guarantee("SC, with fixed penalties: converges"),
     only_models=False,

@@ -13,7 +13,7 @@ local losses instead, so that large agents take larger steps.
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedAvg(LocalAveraging):
@@ -39,13 +39,11 @@ CARD = Card.single(
     title="FedAvg",
     summary="local steps, then averaging",
     family="averaging",
-    reference=Reference(
-        authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
-        title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        venue="Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
-        "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629",
-        year=2017,
-    ),
+    authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
+    paper="Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    venue="Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
+    "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629",
+    year=2017,
     rule=lambda L, agents, scale: fedavg(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("SC, BG", "1/e", "1/e", "1/e"),
     label="FedAvg-SGD",

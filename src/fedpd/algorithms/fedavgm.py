@@ -22,7 +22,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
 from fedpd.core import Method, Oracle, Vector, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -61,12 +61,10 @@ CARD = Card.single(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference(
-        authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
-        title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-        venue="arXiv:1909.06335",
-        year=2019,
-    ),
+    authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
+    paper="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+    venue="arXiv:1909.06335",
+    year=2019,
     rule=lambda L, agents, scale: fedavgm(oracle=fedavg_steps(L, scale / 10)),  # a tenth: 1/(1 - momentum) steps add up
     guarantee=Guarantee("NC, not proved"),
     parameters={

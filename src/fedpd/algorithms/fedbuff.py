@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 FRESH = -1  # the agent was absent and has received the newest model
 
@@ -91,15 +91,11 @@ CARD = Card.single(
     title="FedBuff",
     summary="local steps, then the mean change of K agents",
     family="averaging",
-    reference=Reference(
-        authors=(
-            "John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"
-        ),
-        title="Federated Learning with Buffered Asynchronous Aggregation",
-        venue="Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
-        "(AISTATS 2022); arXiv:2106.06639",
-        year=2022,
-    ),
+    authors=("John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"),
+    paper="Federated Learning with Buffered Asynchronous Aggregation",
+    venue="Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
+    "(AISTATS 2022); arXiv:2106.06639",
+    year=2022,
     rule=lambda L, agents, scale: fedbuff(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, BG, bounded delays"),
     parameters={

@@ -23,7 +23,7 @@ from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -89,12 +89,10 @@ CARD = Card.single(
     title="FedCM",
     summary="local steps with the mean direction of the last round",
     family="averaging",
-    reference=Reference(
-        authors="Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao",
-        title="FedCM: Federated Learning with Client-level Momentum",
-        venue="arXiv:2106.10874",
-        year=2021,
-    ),
+    authors="Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao",
+    paper="FedCM: Federated Learning with Client-level Momentum",
+    venue="arXiv:2106.10874",
+    year=2021,
     rule=lambda L, agents, scale: fedcm(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, not compared with the paper"),
     only_models=False,

@@ -16,7 +16,7 @@ from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedDane(GradientsFirst):
@@ -42,13 +42,11 @@ CARD = Card.single(
     title="FedDANE",
     summary="a Newton-type problem with the mean gradient",
     family="corrected gradients",
-    reference=Reference(
-        authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
-        title="FedDANE: A Federated Newton-Type Method",
-        venue="53rd Asilomar Conference on Signals, Systems, and Computers (2019, invited paper); "
-        "arXiv:2001.01920 (January 2020)",
-        year=2019,
-    ),
+    authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
+    paper="FedDANE: A Federated Newton-Type Method",
+    venue="53rd Asilomar Conference on Signals, Systems, and Computers (2019, invited paper); "
+    "arXiv:2001.01920 (January 2020)",
+    year=2019,
     rule=lambda L, agents, scale: feddane(mu=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, bounded dissimilarity; not confirmed", "1/e"),
     only_models=False,

@@ -21,7 +21,7 @@ from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import gd
 
 
@@ -99,12 +99,10 @@ CARD = Card.single(
     title="FedDC",
     summary="FedDyn's drift and SCAFFOLD's control variates",
     family="primal-dual",
-    reference=Reference(
-        authors="Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu",
-        title="FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2022); arXiv:2203.11751",
-        year=2022,
-    ),
+    authors="Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu",
+    paper="FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
+    venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2022); arXiv:2203.11751",
+    year=2022,
     rule=lambda L, agents, scale: feddc(alpha=L / scale, oracle=gd(step=1 / (8 * Q * (L + L / scale)), iterations=Q)),
     guarantee=Guarantee("NC, not compared with the paper"),
     only_models=False,

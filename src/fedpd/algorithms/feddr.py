@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import below, choice, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.regularizers import Regularizer, proximal_step
 
 RELAXATION = "alpha is the relaxation; 1 is none"
@@ -100,12 +100,10 @@ CARD = Card.single(
     title="FedDR",
     summary="randomised Douglas-Rachford splitting",
     family="primal-dual",
-    reference=Reference(
-        authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",
-        title="FedDR - Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
-        venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
-        year=2021,
-    ),
+    authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",
+    paper="FedDR - Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
+    venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
+    year=2021,
     rule=lambda L, agents, scale: feddr(eta=scale / L, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, inexact x_i", "1/e"),
     parameters={"eta": "η, the parameter of the proximal operators", "alpha": "α in (0, 2), the relaxation; 1 is none"},

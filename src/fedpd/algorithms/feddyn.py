@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Vector, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -83,13 +83,11 @@ CARD = Card.single(
     title="FedDyn",
     summary="a dynamic regulariser at each agent",
     family="primal-dual",
-    reference=Reference(
-        authors="Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
-        "Venkatesh Saligrama",
-        title="Federated Learning Based on Dynamic Regularization",
-        venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
-        year=2021,
-    ),
+    authors="Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
+    "Venkatesh Saligrama",
+    paper="Federated Learning Based on Dynamic Regularization",
+    venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
+    year=2021,
     rule=lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, exact x_i", "1/e"),
     parameters={"alpha": "α, the weight of the regulariser; 1/η of FedPD"},

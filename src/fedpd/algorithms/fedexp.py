@@ -25,7 +25,7 @@ from fedpd.algorithms._changes import LocalChanges
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
 from fedpd.core import Array, Method, Oracle, Vector, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedExP(LocalChanges):
@@ -56,12 +56,10 @@ CARD = Card.single(
     title="FedExP",
     summary="FedAvg with extrapolation at the server",
     family="averaging",
-    reference=Reference(
-        authors="Divyansh Jhunjhunwala, Shiqiang Wang, Gauri Joshi",
-        title="FedExP: Speeding Up Federated Averaging via Extrapolation",
-        venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2301.09604",
-        year=2023,
-    ),
+    authors="Divyansh Jhunjhunwala, Shiqiang Wang, Gauri Joshi",
+    paper="FedExP: Speeding Up Federated Averaging via Extrapolation",
+    venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2301.09604",
+    year=2023,
     rule=lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, bounded differences; C"),
     parameters={"epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg"},

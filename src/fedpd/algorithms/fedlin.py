@@ -13,7 +13,7 @@ full gradients only.
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
 
@@ -45,12 +45,10 @@ CARD = Card.single(
     title="FedLin",
     summary="local steps corrected by the mean gradient",
     family="corrected gradients",
-    reference=Reference(
-        authors="Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani",
-        title="Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients",
-        venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
-        year=2021,
-    ),
+    authors="Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani",
+    paper="Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients",
+    venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
+    year=2021,
     rule=lambda L, agents, scale: fedlin(step=scale / (6 * L * Q), iterations=Q),
     guarantee=Guarantee("NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
     only_models=False,

@@ -20,7 +20,7 @@ from typing import Any
 from fedpd.algorithms._changes import LocalChanges, check_steps
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Array, Method, Oracle, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedNova(LocalChanges):
@@ -50,12 +50,10 @@ CARD = Card.single(
     title="FedNova",
     summary="local changes divided by the number of local steps, then averaging",
     family="averaging",
-    reference=Reference(
-        authors="Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor",
-        title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
-        venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020); arXiv:2007.07481",
-        year=2020,
-    ),
+    authors="Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor",
+    paper="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+    venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020); arXiv:2007.07481",
+    year=2020,
     rule=lambda L, agents, scale: fednova(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, bounded variance and differences"),
 )

@@ -11,7 +11,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedProx(LocalAveraging):
@@ -36,12 +36,10 @@ CARD = Card.single(
     title="FedProx",
     summary="FedAvg with a proximal term in the local loss",
     family="averaging",
-    reference=Reference(
-        authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
-        title="Federated Optimization in Heterogeneous Networks",
-        venue=("Proceedings of Machine Learning and Systems 2 (MLSys 2020), 429-450; arXiv:1812.06127 (December 2018)"),
-        year=2020,
-    ),
+    authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
+    paper="Federated Optimization in Heterogeneous Networks",
+    venue=("Proceedings of Machine Learning and Systems 2 (MLSys 2020), 429-450; arXiv:1812.06127 (December 2018)"),
+    year=2020,
     rule=lambda L, agents, scale: fedprox(rho=L / scale, oracle=solver(L, L / scale)),
     guarantee=Guarantee("NC, iid (sum of ||grad f_i||^2 at most B^2 ||grad f||^2)", "1/e", "1/e^2", "1/e^2"),
     parameters={"rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg"},

@@ -17,7 +17,7 @@ from fedpd.algorithms._averaging import Agent, LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class FedSAM(LocalAveraging):
@@ -45,13 +45,11 @@ CARD = Card.single(
     title="FedSAM",
     summary="sharpness-aware local steps, then averaging",
     family="averaging",
-    reference=Reference(
-        authors="Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu",
-        title="Generalized Federated Learning via Sharpness Aware Minimization",
-        venue="Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162; "
-        "arXiv:2206.02618",
-        year=2022,
-    ),
+    authors="Zhe Qu, Xingyu Li, Rui Duan, Yao Liu, Bo Tang, Zhuo Lu",
+    paper="Generalized Federated Learning via Sharpness Aware Minimization",
+    venue="Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162; "
+    "arXiv:2206.02618",
+    year=2022,
     rule=lambda L, agents, scale: fedsam(oracle=fedavg_steps(L, scale)),
     guarantee=Guarantee("NC, bounded variance and differences"),
     parameters={"rho": "ρ ≥ 0, the length of the step uphill; 0 is FedAvg with twice its gradients"},

@@ -23,7 +23,7 @@ from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.algorithms.feddyn import Agent, FedDyn
 from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import sgd
 
 
@@ -53,12 +53,10 @@ CARD = Card.single(
     title="FedSpeed",
     summary="FedDyn with sharpness-aware local steps",
     family="primal-dual",
-    reference=Reference(
-        authors="Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao",
-        title="FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy",
-        venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2302.10429",
-        year=2023,
-    ),
+    authors="Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao",
+    paper="FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy",
+    venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2302.10429",
+    year=2023,
     rule=lambda L, agents, scale: fedspeed(alpha=L / scale, oracle=sgd(step=1 / (L + L / scale), iterations=Q)),
     guarantee=Guarantee("NC, bounded variance and differences"),
     parameters={

@@ -20,7 +20,7 @@ from jax import lax
 
 from fedpd.base.checks import at_least, count
 from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.stacked import choose
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
@@ -134,12 +134,10 @@ CARD = Card.single(
     title="GIANT",
     summary="the mean of local Newton steps",
     family="Newton-type",
-    reference=Reference(
-        authors="Shusen Wang, Farbod Roosta-Khorasani, Peng Xu, Michael W. Mahoney",
-        title="GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
-        venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
-        year=2018,
-    ),
+    authors="Shusen Wang, Farbod Roosta-Khorasani, Peng Xu, Michael W. Mahoney",
+    paper="GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
+    venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
+    year=2018,
     rule=lambda L, agents, scale: giant(iterations=20, damping=0.01 * L / scale),
     guarantee=Guarantee("SC, samples at random; not confirmed"),
     only_models=False,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
 from fedpd.core import Method, Vector, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class GradientDescent(ServerSteps):
@@ -38,12 +38,10 @@ CARD = Card.single(
     title="Gradient descent",
     summary="one gradient per communication, fixed step",
     family="steps at the server",
-    reference=Reference(
-        authors="Augustin-Louis Cauchy",
-        title="Méthode générale pour la résolution des systèmes d'équations simultanées",
-        venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
-        year=1847,
-    ),
+    authors="Augustin-Louis Cauchy",
+    paper="Méthode générale pour la résolution des systèmes d'équations simultanées",
+    venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
+    year=1847,
     rule=lambda L, agents, scale: gradient_descent(step=scale / L),
     guarantee=Guarantee("NC (SC of condition k: k log(1/e))", "1/e", "1/e", "M/e"),
     only_models=False,

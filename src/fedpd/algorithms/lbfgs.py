@@ -24,7 +24,7 @@ from jax import lax
 from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Method, Vector, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.stacked import choose
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
@@ -141,12 +141,10 @@ CARD = Card.single(
     title="L-BFGS",
     summary="quasi-Newton steps at the server, nothing to tune",
     family="steps at the server",
-    reference=Reference(
-        authors="Dong C. Liu, Jorge Nocedal",
-        title="On the limited memory BFGS method for large scale optimization",
-        venue="Mathematical Programming 45, 503-528",
-        year=1989,
-    ),
+    authors="Dong C. Liu, Jorge Nocedal",
+    paper="On the limited memory BFGS method for large scale optimization",
+    venue="Mathematical Programming 45, 503-528",
+    year=1989,
     rule=lambda L, agents, scale: lbfgs(first=scale),
     guarantee=Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
     only_models=False,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from fedpd.base.checks import at_least, at_most, positive, refuse, skip_probability
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
@@ -126,12 +126,10 @@ CARD = Card.single(
     title="LoCoDL",
     summary="corrected local steps, rare compressed messages",
     family="corrected gradients",
-    reference=Reference(
-        authors="Laurent Condat, Artavazd Maranjyan, Peter Richtárik",
-        title="LoCoDL: Communication-Efficient Distributed Learning with Local Training and Compression",
-        venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
-        year=2025,
-    ),
+    authors="Laurent Condat, Artavazd Maranjyan, Peter Richtárik",
+    paper="LoCoDL: Communication-Efficient Distributed Learning with Local Training and Compression",
+    venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
+    year=2025,
     rule=lambda L, agents, scale: locodl(step=scale / L, p=0.8),
     guarantee=Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
     label="LoCoDL p=0.8",

@@ -14,7 +14,7 @@ from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -69,14 +69,12 @@ CARD = Card.single(
     title="MPR-SGD",
     summary="FedAvg with momentum, averaged too",
     family="averaging",
-    reference=Reference(
-        authors="Hao Yu, Rong Jin, Sen Yang",
-        title="On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
-        "Non-Convex Optimization",
-        venue="Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
-        "7184-7193; arXiv:1905.03817",
-        year=2019,
-    ),
+    authors="Hao Yu, Rong Jin, Sen Yang",
+    paper="On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
+    "Non-Convex Optimization",
+    venue="Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
+    "7184-7193; arXiv:1905.03817",
+    year=2019,
     rule=lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
     guarantee=Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
     parameters={"momentum": "μ in [0, 1)"},

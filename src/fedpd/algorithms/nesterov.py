@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
 from fedpd.core import Array, Method, Vector, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -56,12 +56,10 @@ CARD = Card.single(
     title="Nesterov",
     summary="gradient descent with momentum and restarts",
     family="steps at the server",
-    reference=Reference(
-        authors="Brendan O'Donoghue, Emmanuel Candès",
-        title="Adaptive Restart for Accelerated Gradient Schemes",
-        venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
-        year=2015,
-    ),
+    authors="Brendan O'Donoghue, Emmanuel Candès",
+    paper="Adaptive Restart for Accelerated Gradient Schemes",
+    venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
+    year=2015,
     rule=lambda L, agents, scale: nesterov(step=scale / L),
     guarantee=Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
     only_models=False,

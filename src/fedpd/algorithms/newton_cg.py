@@ -21,7 +21,7 @@ from jax import lax
 from fedpd.algorithms._server_steps import Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.stacked import choose
 
 
@@ -121,12 +121,10 @@ CARD = Card.single(
     title="Newton-CG",
     summary="Newton steps, one Hessian product per communication",
     family="Newton-type",
-    reference=Reference(
-        authors="Ron S. Dembo, Stanley C. Eisenstat, Trond Steihaug",
-        title="Inexact Newton Methods",
-        venue="SIAM Journal on Numerical Analysis 19, 400-408",
-        year=1982,
-    ),
+    authors="Ron S. Dembo, Stanley C. Eisenstat, Trond Steihaug",
+    paper="Inexact Newton Methods",
+    venue="SIAM Journal on Numerical Analysis 19, 400-408",
+    year=1982,
     rule=lambda L, agents, scale: newton_cg(forcing=1 / scale),
     guarantee=Guarantee("SC, near the minimum: superlinear in Newton steps"),
     only_models=False,

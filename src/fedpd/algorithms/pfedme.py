@@ -22,7 +22,7 @@ from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -75,12 +75,10 @@ CARD = Card.single(
     title="pFedMe",
     summary="averaging on Moreau envelopes, with personal models",
     family="averaging",
-    reference=Reference(
-        authors="Canh T. Dinh, Nguyen H. Tran, Tuan Dung Nguyen",
-        title="Personalized Federated Learning with Moreau Envelopes",
-        venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
-        year=2020,
-    ),
+    authors="Canh T. Dinh, Nguyen H. Tran, Tuan Dung Nguyen",
+    paper="Personalized Federated Learning with Moreau Envelopes",
+    venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
+    year=2020,
     rule=lambda L, agents, scale: pfedme(rho=2 * L, step=scale / (8 * L), iterations=2, oracle=solver(L, 2 * L)),
     guarantee=Guarantee("NC or SC, bounded dissimilarity; for the mean of the envelopes", "-"),
     parameters={

@@ -19,7 +19,7 @@ from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -86,13 +86,11 @@ CARD = Card.single(
     title="PR-SPIDER",
     summary="recursive gradients, averaged with the models",
     family="corrected gradients",
-    reference=Reference(
-        authors="Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney",
-        title="Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
-        "Optimal Computation Complexity",
-        venue="arXiv:1912.06036",
-        year=2019,
-    ),
+    authors="Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney",
+    paper="Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
+    "Optimal Computation Complexity",
+    venue="arXiv:1912.06036",
+    year=2019,
     rule=lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
     guarantee=Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
     only_models=False,

@@ -10,7 +10,7 @@ whole data of an agent.
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
 
@@ -42,12 +42,10 @@ CARD = Card.single(
     title="RI-SGD",
     summary="FedAvg on agents that share blocks of data",
     family="averaging",
-    reference=Reference(
-        authors="Farzin Haddadpour, Mohammad Mahdi Kamani, Mehrdad Mahdavi, Viveck Cadambe",
-        title="Trading Redundancy for Communication: Speeding up Distributed SGD for Non-convex Optimization",
-        venue=("Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, 2545-2554"),
-        year=2019,
-    ),
+    authors="Farzin Haddadpour, Mohammad Mahdi Kamani, Mehrdad Mahdavi, Viveck Cadambe",
+    paper="Trading Redundancy for Communication: Speeding up Distributed SGD for Non-convex Optimization",
+    venue=("Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, 2545-2554"),
+    year=2019,
     rule=lambda L, agents, scale: ri_sgd(step=scale / (4 * L * Q), iterations=Q),
     guarantee=Guarantee("NC, shared data; not confirmed", "1/e", "1/e^2", "1/e^2"),
 )

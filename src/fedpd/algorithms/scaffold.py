@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive, refuse
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, sum_of_steps
 from fedpd.oracles import OwnLoop, check_decay, check_stochastic, sgd
 
@@ -151,14 +151,12 @@ CARD = Card.single(
     title="SCAFFOLD",
     summary="local steps corrected by control variates",
     family="corrected gradients",
-    reference=Reference(
-        authors="Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, "
-        "Ananda Theertha Suresh",
-        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        venue="Proceedings of the 37th International Conference on Machine Learning (ICML 2020), PMLR 119, "
-        "5132-5143; arXiv:1910.06378",
-        year=2020,
-    ),
+    authors="Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, "
+    "Ananda Theertha Suresh",
+    paper="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    venue="Proceedings of the 37th International Conference on Machine Learning (ICML 2020), PMLR 119, "
+    "5132-5143; arXiv:1910.06378",
+    year=2020,
     rule=lambda L, agents, scale: scaffold(step=scale / (24 * L * Q), iterations=Q),
     guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
     only_models=False,

@@ -20,7 +20,7 @@ from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, at_most
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -75,13 +75,11 @@ CARD = Card.single(
     title="STEM",
     summary="momentum and recursive gradients",
     family="corrected gradients",
-    reference=Reference(
-        authors="Prashant Khanduri, Pranay Sharma, Haibo Yang, Mingyi Hong, Jia Liu, Ketan Rajawat, Pramod K. Varshney",
-        title="STEM: A Stochastic Two-Sided Momentum Algorithm Achieving Near-Optimal Sample and Communication "
-        "Complexities for Federated Learning",
-        venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 6050-6061; arXiv:2106.10435",
-        year=2021,
-    ),
+    authors="Prashant Khanduri, Pranay Sharma, Haibo Yang, Mingyi Hong, Jia Liu, Ketan Rajawat, Pramod K. Varshney",
+    paper="STEM: A Stochastic Two-Sided Momentum Algorithm Achieving Near-Optimal Sample and Communication "
+    "Complexities for Federated Learning",
+    venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 6050-6061; arXiv:2106.10435",
+    year=2021,
     rule=lambda L, agents, scale: stem(step=scale / (16 * L * Q), a=0.1, iterations=Q),
     guarantee=Guarantee("NC, bounded variance; up to logarithms", "1/e", "1/e^1.5", "1/e^1.5"),
     only_models=False,

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from fedpd.base.checks import at_most, count, positive, refuse, skip_probability
 from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Vector, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
@@ -152,13 +152,11 @@ CARD = Card.single(
     title="TAMUNA",
     summary="ProxSkip whose agents send some coordinates",
     family="corrected gradients",
-    reference=Reference(
-        authors="Laurent Condat, Ivan Agarský, Grigory Malinovsky, Peter Richtárik",
-        title="TAMUNA: Doubly Accelerated Distributed Optimization with Local Training, Compression, and Partial "
-        "Participation",
-        venue="arXiv:2302.09832",
-        year=2023,
-    ),
+    authors="Laurent Condat, Ivan Agarský, Grigory Malinovsky, Peter Richtárik",
+    paper="TAMUNA: Doubly Accelerated Distributed Optimization with Local Training, Compression, and Partial "
+    "Participation",
+    venue="arXiv:2302.09832",
+    year=2023,
     rule=lambda L, agents, scale: tamuna(
         step=scale / L, p=0.8, agents=max(agents, 2), copies=max(2, math.ceil(max(agents, 2) / 2))
     ),

@@ -112,13 +112,20 @@ class Card(NamedTuple):
 
     @staticmethod
     def single(
+        *,
         title: str,
         summary: str,
+        family: Family,
         rule: Rule,
         guarantee: Guarantee,
         label: str = "",
         only_models: bool = True,
-        **rest: Any,
+        authors: str = "",
+        paper: str = "",
+        venue: str = "",
+        year: int = 0,
+        **more: Any,
     ) -> "Card":
         """Return the card of a method with one variant, whose label is the title unless there is another."""
-        return Card(title, summary, variants=(Variant(label or title, rule, guarantee, only_models),), **rest)
+        about = {"reference": Reference(authors, paper, venue, year)} | more
+        return Card(title, summary, family, variants=(Variant(label or title, rule, guarantee, only_models),), **about)
