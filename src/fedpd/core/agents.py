@@ -122,34 +122,25 @@ class Shard(NamedTuple):
 
     They are NumPy arrays on the host and JAX arrays in a compiled program. Inside the loop over agents, the first axis
     is removed.
-
-    Attributes:
-        data: Training samples, leaves (N, n, ...); with an `offset`, leaves (M, ...), which all agents share.
-        sizes: (N,) the |D_i|.
-        scale: (N,) the w_i |D_i|; None: all are 1.
-        mask: (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples.
-        agent: (N,) the numbers i.
-        real: (N,) False on padding agents; None: there are no padding agents.
-        test: Test samples, leaves (N, m, ...); with a `test_offset`, leaves (M, ...), which all agents share.
-        test_sizes: (N,) the numbers of test samples.
-        flat: For one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's
-            begin. `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent.
-        offset: (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents.
-        test_offset: (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents.
-        personal: The agents' personal parameters, leaves (N, ...), at which they are measured; None: they have none.
     """
 
-    data: Tree
-    sizes: AnyArray
-    scale: AnyArray | None
-    mask: AnyArray | None
-    agent: AnyArray
-    real: AnyArray | None = None
+    data: Tree  # training samples, leaves (N, n, ...); with an `offset`, leaves (M, ...), which all agents share
+    sizes: AnyArray  # (N,) the |D_i|
+    scale: AnyArray | None  # (N,) the w_i |D_i|; None: all are 1
+    mask: AnyArray | None  # (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples
+    agent: AnyArray  # (N,) the numbers i
+    real: AnyArray | None = None  # (N,) False on padding agents; None: there are no padding agents
+    # test samples, leaves (N, m, ...); with a `test_offset`, leaves (M, ...), which all agents share
     test: Tree | None = None
-    test_sizes: AnyArray | None = None
+    test_sizes: AnyArray | None = None  # (N,) the numbers of test samples
+    # for one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's begin.
+    # `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent
     flat: tuple[Tree, Array] | None = None
+    # (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents
     offset: AnyArray | None = None
+    # (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents
     test_offset: AnyArray | None = None
+    # the agents' personal parameters, leaves (N, ...), at which they are measured; None: they have none
     personal: Any = None
 
 

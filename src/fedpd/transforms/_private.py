@@ -36,18 +36,7 @@ Normal = Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers o
 
 
 class Gaussian(Value):
-    """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the attributes.
-
-    Attributes:
-        clip: The bound C; with a quantile, the first one.
-        noise_multiplier: z; None: `simulate` finds it from epsilon.
-        epsilon: The target; None: there is none.
-        delta: delta of (epsilon, delta)-differential privacy.
-        agents: K, the agents that send in a round; None: `simulate` knows.
-        quantile: The quantile of the norms that C follows; None: C is constant.
-        rate: How fast it follows.
-        count_noise: s, the standard deviation of the noise of a count; None: K/20.
-    """
+    """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the fields."""
 
     clip: float
     noise_multiplier: float | None
