@@ -135,6 +135,8 @@ def test_a_class_with_other_fields_is_refused() -> None:
             "fedpd.algorithms._corrected",
             ("distance", "mean_change", "spread", "curvature"),
         ),
+        ("fedpd.algorithms._averaging:Agent", "fedpd.algorithms.fedavg", ("x", "memory")),
+        ("fedpd.algorithms._changes:Agent", "fedpd.algorithms.fednova", ("x", "change", "number", "memory")),
         ("fedpd.engine.clock.events:Working", "fedpd.engine.clock", ("agent", "newest")),
     ],
 )

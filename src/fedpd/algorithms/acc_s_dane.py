@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fedpd.algorithms._gradients_first import GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import GradientsFirst
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee

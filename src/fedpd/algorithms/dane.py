@@ -11,8 +11,8 @@ fixed point moves with them. The paper solves local problems exactly: give the o
 
 from typing import Any
 
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 from tree_math import Vector
 
-from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes, proximal
@@ -27,6 +26,18 @@ class Agent(NamedTuple):
     personal: Vector  # v_i
     memory: Any  # of the oracle
     own_memory: Any  # of the oracle `own`
+
+
+class BesidePersonalModels(Method):
+    """Agents send x and keep a personal model, which they lose if their state is lost. States have a field x."""
+
+    repeats = True
+
+    def send(self, agent: Any) -> Vector:
+        return agent.x
+
+    def rebuild(self, f: LocalObjective, agent: Any) -> Any:
+        return self.init(f, agent.x)
 
 
 class Ditto(BesidePersonalModels):

@@ -11,8 +11,8 @@ per-coordinate scaling.
 
 from typing import ClassVar, NamedTuple
 
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at

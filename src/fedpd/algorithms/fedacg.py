@@ -16,9 +16,9 @@ that is rho = 2e-3. That program also clips gradients and adds weight decay.
 
 from typing import Any, NamedTuple
 
-from fedpd.algorithms._adaptive_server import check_decay
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import check_decay
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee

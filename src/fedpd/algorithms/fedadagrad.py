@@ -15,8 +15,8 @@ the agents' numbers of samples, as Flower does. Flower's FedAdagrad starts v at 
 `initial=0.0`.
 """
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.core import Method, Oracle, Vector, makes
 from fedpd.core.card import Card, Guarantee
 

@@ -16,8 +16,8 @@ multiple of the sum of all duals, so it stops at a minimiser of f + (rho |S|)/(4
 
 from typing import Any, Literal
 
-from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.admm import Agent, DualAgents
 from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee

@@ -10,10 +10,44 @@ authors does: `transforms.wrap(..., mean=transforms.weighted("samples"))`. A pro
 local losses instead, so that large agents take larger steps.
 """
 
-from fedpd.algorithms._averaging import LocalAveraging
+from typing import Any, NamedTuple
+
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, check_oracle, makes
+from fedpd.base.value import attribute
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee
+
+
+class Agent(NamedTuple):
+    x: Vector  # x^r on arrival, x_i^{r,Q} after the local steps
+    memory: Any  # the oracle's memory between rounds
+
+
+class LocalAveraging(Method):
+    """FedAvg and its relatives: x_i = oracle(subproblem(f_i, x^r)) from x^r, x^{r+1} = (1/N) sum_i x_i."""
+
+    oracle = attribute(None)  # of type Oracle; a field, or made of other fields
+    repeats = True
+
+    def subproblem(self, f: LocalObjective, x: Vector) -> Subproblem:
+        """Return what an agent minimises that received x."""
+        return Subproblem(f)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = self.oracle.solve(self.subproblem(f, agent.x), agent.x, agent.memory, r, key)
+        return Agent(x, memory), work
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
+
+    def with_message(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=self.oracle.init(f, agent.x))
 
 
 class FedAvg(LocalAveraging):

@@ -17,9 +17,9 @@ optimiser SGD with momentum and tune its step, as Flower's FedAvgM does; all thr
 
 from typing import Any, NamedTuple
 
-from fedpd.algorithms._adaptive_server import check_decay
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import check_decay
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import positive
 from fedpd.core import Method, Oracle, Vector, check_oracle, makes
 from fedpd.core.card import Card, Guarantee

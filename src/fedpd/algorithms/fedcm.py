@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fednova import check_steps, total_step
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee

@@ -12,8 +12,8 @@ weight, where the authors' program weighs them by their numbers of samples.
 
 from typing import Any
 
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee

@@ -17,8 +17,8 @@ the program divides by its first step size in all rounds. The paper itself was n
 
 from typing import Any, NamedTuple
 
-from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fednova import check_steps, total_step
 from fedpd.base.checks import positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee

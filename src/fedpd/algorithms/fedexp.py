@@ -21,8 +21,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedpd.algorithms._changes import LocalChanges
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fednova import LocalChanges
 from fedpd.base.checks import positive
 from fedpd.core import Array, Method, Oracle, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee

@@ -7,8 +7,8 @@ plain; the authors' program weighs the models by the agents' numbers of samples 
 problem with weights="samples" scales the local losses instead.
 """
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee

@@ -19,8 +19,8 @@ decay. With dropout both gradients use the same random numbers, while PyTorch dr
 from typing import Literal
 
 from fedpd.algorithms._rules import Q
-from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.algorithms.feddyn import Agent, FedDyn
+from fedpd.algorithms.fedsam import check_sharpness, sharpened, twice
 from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, makes
 from fedpd.core.card import Card, Guarantee

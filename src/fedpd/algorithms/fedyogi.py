@@ -18,8 +18,8 @@ method does not. Flower's FedYogi starts v at 0, which is `initial=0.0`.
 import jax
 import jax.numpy as jnp
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.core import Method, Oracle, Vector, makes
 from fedpd.core.card import Card, Guarantee
 

@@ -8,8 +8,8 @@ Agents and server send one model each way (CTA).
 
 from typing import ClassVar
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import count
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee

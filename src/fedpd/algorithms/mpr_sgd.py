@@ -8,9 +8,9 @@ sum of gradients is, so it is CTA only in a wider sense. momentum = 0 is FedAvg.
 when they return. The momentum is Polyak's; the paper also has Nesterov's.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
@@ -35,6 +35,28 @@ class Steps(Stochastic):
     def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
         u = self.momentum * agent.u + estimate(phi, agent.x, rows)
         return Agent(agent.x - step_at(self.step, r, q) * u, u)
+
+
+class AveragedState(Method):
+    """MPR-SGD, STEM and PR-SPIDER: agents send and receive their whole state, two vectors; the server keeps x."""
+
+    step: float | Step
+    iterations: int | None
+    batch: int | None
+    epochs: int | None
+
+    def steps(self, kind: Callable[..., Stochastic], **more: Any) -> Stochastic:
+        """Return the local steps, of this kind."""
+        return kind(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs, **more)
+
+    def send(self, agent: Any) -> Any:
+        return agent
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        return mean.x, mean
+
+    def receive(self, agent: Any, mean: Any) -> Any:
+        return mean
 
 
 class MPRSGD(AveragedState):

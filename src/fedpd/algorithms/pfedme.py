@@ -18,8 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 from jax import lax
 
-from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.ditto import BesidePersonalModels
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.mpr_sgd import AveragedState
 from fedpd.base.checks import count
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee

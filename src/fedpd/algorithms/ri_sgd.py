@@ -7,8 +7,8 @@ their blocks to each other once, so this method does not keep data private. Diff
 whole data of an agent.
 """
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step

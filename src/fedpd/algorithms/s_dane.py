@@ -12,8 +12,8 @@ partial participation both means are over those present.
 
 from typing import Any
 
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant

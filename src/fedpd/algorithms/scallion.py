@@ -12,11 +12,11 @@ option 2.
 
 from typing import ClassVar
 
-from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.scafcom import NO_EPOCHS, REFERENCE, ControlledAveraging, check_settings
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Method, Unbiased, makes
-from fedpd.core.card import Card, Guarantee, Reference
+from fedpd.core.card import Card, Guarantee
 
 
 class Scallion(ControlledAveraging):
@@ -51,7 +51,7 @@ CARD = Card.single(
     title="SCALLION",
     summary="SCAFFOLD with one vector, unbiased compression",
     family="corrected gradients",
-    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
+    reference=REFERENCE,
     rule=lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
     guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
     only_models=False,

@@ -16,8 +16,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.mpr_sgd import AveragedState
 from fedpd.base.checks import at_least, at_most
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee

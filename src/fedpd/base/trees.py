@@ -27,11 +27,19 @@ NATIVE = frozenset(
 )
 IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs no code of the user's
 KEYS = (bool, int, float, str, type(None))
-MOVED = {  # modules whose classes are elsewhere now, for results saved before
-    "fedpd.algorithms._automatic": "fedpd.algorithms._corrected",
-    "fedpd.algorithms._descent": "fedpd.algorithms._memory",
-    "fedpd.engine.clock.events": "fedpd.engine.clock",
+_METHODS = {  # in fedpd.algorithms
+    "_adaptive_server": "fedadam",
+    "_automatic": "_corrected",
+    "_averaging": "fedavg",
+    "_changes": "fednova",
+    "_controlled_averaging": "scafcom",
+    "_descent": "_memory",
+    "_dual_agents": "admm",
+    "_gradients_first": "fedlin",
 }
+# Modules whose classes are elsewhere now, for results that were saved before.
+MOVED = {f"fedpd.algorithms.{old}": f"fedpd.algorithms.{new}" for old, new in _METHODS.items()}
+MOVED["fedpd.engine.clock.events"] = "fedpd.engine.clock"
 
 
 def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
