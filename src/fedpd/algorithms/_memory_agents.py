@@ -112,11 +112,7 @@ def with_outcome(agent: Held, outcome: Outcome, slot: Array) -> Held:
 
 
 def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array:
-    """Return nu_l of one agent: how far f_i is from a quadratic function between each row and the newest.
-
-    Args:
-        L: The largest curvature of f_i, for the rounding of its values.
-    """
+    """Return nu_l: how far f_i is from a quadratic between each row and the newest. L: its curvature, for rounding."""
     w, dual, value = newest
     apart = minus(rows.x, w)  # X_l - w
     duals = jax.tree.map(lambda leaf, one: leaf + one, rows.dual, dual)

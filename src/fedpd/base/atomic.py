@@ -162,11 +162,7 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
 
 
 def remove_unfinished(folder: Path, all_of_them: bool = False) -> None:
-    """Remove the temporary files that killed processes left in a folder, if there is such a folder.
-
-    Args:
-        all_of_them: Whether to remove those of running processes too, because none of them can be writing here.
-    """
+    """Remove temporary files that killed processes left in a folder; with `all_of_them` also those of running ones."""
     for path in folder.iterdir() if folder.is_dir() else ():
         found = TEMPORARY.fullmatch(path.name)
         dead = found and (all_of_them or (found[1] is not None and not _runs(int(found[1]))))

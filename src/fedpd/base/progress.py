@@ -94,11 +94,7 @@ class EventText(NamedTuple):
 
 
 def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
-    """Return the progress of a computation as text, with its speed, the time left and the stationarity.
-
-    Args:
-        alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
-    """
+    """Return progress as text, with its speed, the stationarity and, if it is `alone` on the screen, the time left."""
     is_run = event.compiling or not math.isnan(event.stationarity)
     progress = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
     if event.compiling and event.done < event.total:

@@ -101,11 +101,7 @@ def _present(rule: Participation, seed: int, rounds: range, agents: int) -> list
 
 
 def timed_history(history: History, clock: Clock, agents: int, settings: Mapping[str, Any], seed: int) -> History:
-    """Return the history of a finished run with its simulated seconds.
-
-    Args:
-        agents: N; 0: it is not known.
-    """
+    """Return the history of a finished run with its simulated seconds; `agents` is N, or 0 if it is not known."""
     remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
     for name in ("buffer", "deadline"):
         if settings.get(name) is not None:
@@ -140,11 +136,7 @@ class Tasks(NamedTuple):
     bytes_down: int  # bytes of the broadcast
 
     def seconds(self, clock: Clock, agents: np.ndarray, number: Any) -> np.ndarray:
-        """Return the seconds of a task, from the broadcast to the arrival of the message.
-
-        Args:
-            number: The number of the round, or of the task of each agent, counted from 0.
-        """
+        """Return the seconds of task `number` (one, or one per agent), from the broadcast to the arrival of the message."""
         work = clock.work(agents, number, self.steps[agents])
         return work + clock.transfer(agents, number, self.bytes_up, self.bytes_down)
 

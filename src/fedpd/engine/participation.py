@@ -91,11 +91,7 @@ Sampling = Literal["uniform", "size"]
 def attendance_rule(
     cohort: int | None, sampling: Sampling, participation: Any, sizes: np.ndarray, rounds: int
 ) -> Participation | None:
-    """Return the rule for who is present; None if all agents are always present.
-
-    Args:
-        sizes: (N,) the |D_i|.
-    """
+    """Return the rule for who is present, of agents with these |D_i|; None if all agents are always present."""
     choice("sampling", sampling, get_args(Sampling))
     agents = len(sizes)
     if cohort is None:

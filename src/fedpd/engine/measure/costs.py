@@ -86,11 +86,7 @@ def exchanged_messages(
     evaluate: Callable[..., Any] = jax.eval_shape,
     stage: Stage = unnamed_stage,
 ) -> list[tuple[Tree, Tree]]:
-    """Return the message and the broadcast of each exchange of a round.
-
-    Args:
-        evaluate: Calls a function, with shapes only or with numbers.
-    """
+    """Return the message and the broadcast of each exchange of a round; `evaluate` runs it, with shapes or numbers."""
     messages = []
     for exchange in algorithm.exchanges():
 

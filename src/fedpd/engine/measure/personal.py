@@ -155,11 +155,7 @@ def compare(problem: Problem, model: Tree, models: Tree) -> Personalized:
 
 
 def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
-    """Return the models that a method trained for each agent, leaves (N, ...).
-
-    Args:
-        model: The shared model; agents that never took part have it.
-    """
+    """Return each agent's own model, leaves (N, ...); agents that never took part have the shared `model`."""
     state = getattr(agents, "state", agents)  # an `AgentsSeen` if agents may be absent
     found = getattr(state, "personal", None)
     if found is None:

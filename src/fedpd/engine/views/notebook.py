@@ -37,11 +37,7 @@ class Html(str):
 
 
 def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
-    """Return a table of texts with a caption above and notes below; a long one is cut.
-
-    Args:
-        rows: The cells. Those that are `Html` stay as they are, all others are escaped.
-    """
+    """Return a table with a caption above and notes below, cut if it is long; cells that are not `Html` are escaped."""
     left, right = 'style="text-align: left"', 'style="text-align: right"'
 
     def row(tag: str, cells: Sequence[str]) -> str:
