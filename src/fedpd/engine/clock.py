@@ -136,7 +136,7 @@ class Tasks(NamedTuple):
     bytes_down: int  # bytes of the broadcast
 
     def seconds(self, clock: Clock, agents: np.ndarray, number: Any) -> np.ndarray:
-        """Return the seconds of task `number` (one, or one per agent), from the broadcast to the arrival of the message."""
+        """Return the seconds of task `number` (one, or one per agent), from the broadcast to the message's arrival."""
         work = clock.work(agents, number, self.steps[agents])
         return work + clock.transfer(agents, number, self.bytes_up, self.bytes_down)
 
