@@ -20,7 +20,7 @@ import yaml
 import fedpd
 from fedpd import algorithms, data, oracles, problems
 from fedpd.core.card import COMMON_PARAMETERS
-from fedpd.report.methods import example_methods, measure_work
+from fedpd.report.methods import example_methods
 from tests.algorithms import test_conformance as conformance
 from tests.algorithms.test_conformance import Runs
 from tests.algorithms.test_conformance import runs as runs  # a fixture
@@ -189,8 +189,8 @@ def test_no_label_of_the_papers_source_is_shown(page: Path) -> None:
     assert LABEL.findall(page.read_text(encoding="utf-8")) == []
 
 
-def test_the_work_of_a_round_is_counted() -> None:
-    methods = dict(example_methods())
+def test_the_work_of_a_round_is_counted(hooks: ModuleType) -> None:
+    methods, measure_work = dict(example_methods()), hooks.method_pages.measure_work
     assert str(measure_work(methods["FedPD-GD"])) == "8 n"
     assert str(measure_work(methods["FedPD-VR"])) == "0.05 n + 16"  # a full gradient in 20 rounds
     assert str(measure_work(methods["FedLin"])) == "9 n"

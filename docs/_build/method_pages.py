@@ -8,19 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from work import ROUNDS, WorkPerRound, measure_work
+
 from fedpd import algorithms
 from fedpd.base.checks import FedpdError
 from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 from fedpd.experiments.calls import table_of, toml_text
-from fedpd.report.methods import (
-    HEADINGS,
-    ROUNDS,
-    Sizes,
-    WorkPerRound,
-    measure_sizes,
-    measure_work,
-    rows,
-)
+from fedpd.report.methods import HEADINGS, Sizes, measure_sizes, rows
 
 ASSUMPTIONS = {
     "NC": "non-convex",

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-Out = Annotated[
-    Path | None, typer.Option(help="The run folder. Default: a new folder under runs/.", show_default=False)
-]
+Out = Annotated[Path | None, typer.Option(help="The run folder. Default: a new folder under runs/.")]
 Source = Annotated[
     str, typer.Argument(metavar="PROBLEM", help="An experiment file, whose [problem] is used, or: strong, weak.")
 ]

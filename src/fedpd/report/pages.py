@@ -511,18 +511,12 @@ def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Pa
 PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
 
 
-class Written(NamedTuple):
-    """The files that `write_report` wrote, and the finding.
+class WrittenReport(NamedTuple):
+    """The files that `write_report` wrote, and the finding."""
 
-    Attributes:
-        finding: The first sentence of the page.
-        page: The path of the page.
-        others: The paths of figures and CSV files.
-    """
-
-    finding: str
-    page: Path
-    others: list[Path]
+    finding: str  # the first sentence of the page
+    page: Path  # the path of the page
+    others: list[Path]  # the paths of figures and CSV files
 
 
 def write_report(
@@ -534,7 +528,7 @@ def write_report(
     csv: bool = False,
     download: bool = False,
     clock: Path | None = None,
-) -> Written:
+) -> WrittenReport:
     """Write the page of run folders, and figures and CSV files beside it.
 
     Args:
@@ -572,4 +566,4 @@ def write_report(
         known = experiment_targets(records).get(MAIN) if target is None else target
         chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
         others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
-    return Written(page.finding, path, others)
+    return WrittenReport(page.finding, path, others)

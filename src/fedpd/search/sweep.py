@@ -175,10 +175,7 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
     """Return the cost at which the criterion of a run first reached the target; NaN if it never did.
 
     Args:
-        run: The run.
         target: The value to reach: from above if less of the criterion is better, otherwise from below.
-        column: The cost.
-        criterion: A column of the history.
     """
     as_number("target", target, "Give the value to reach, e.g. 1e-6")
     for name in (column, criterion):

@@ -83,7 +83,9 @@ def _best(entries: Sequence[Entry]) -> Entry | None:
 
 def tuned_text(tuned: "Tuned") -> str:
     """Return a tuned method in a few lines: what was searched, its best setting and the result."""
-    lines = [f"Tuned {tuned.label}: {_tries_text(tuned)}", f"  {_best_text(tuned)}: {_best_outcome(tuned)}"]
+    by_rule = tuned.searched == "scale"
+    best = f"best factor {tuned.scales[tuned.best]:.3g}" if by_rule else f"best: {tuned.setting}"
+    lines = [f"Tuned {tuned.label}: {_tries_text(tuned)}", f"  {best}: {_best_outcome(tuned)}"]
     return "\n".join(lines + [f"  {note}" for note in edge_notes([tuned])])
 
 
@@ -94,12 +96,6 @@ def _tries_text(tuned: "Tuned") -> str:
     if not tuned.searched:
         return "nothing to search"
     return f"{number} tries of {', '.join(tuned.points[0])}"
-
-
-def _best_text(tuned: "Tuned") -> str:
-    if tuned.searched == "scale":
-        return f"best factor {tuned.scales[tuned.best]:.3g}"
-    return f"best: {tuned.setting}"
 
 
 def edge_notes(tuned: "Iterable[Tuned]") -> list[str]:
@@ -143,7 +139,6 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
     """Draw the tries of each method: the communications to the target, or the value at the end if there is none.
 
     Args:
-        tuned: The tries of each method.
         target: The value to reach, for the label of the axis.
         rounds: The rounds of each try, for the note about gaps.
     """
