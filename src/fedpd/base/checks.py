@@ -205,9 +205,6 @@ def nearest(value: Any, options: Iterable[str]) -> str:
 def brief(record: Any) -> str:
     """Return the repr of a named tuple, with the shape and range of each longer array in place of its numbers.
 
-    Args:
-        record: A named tuple.
-
     Examples:
         >>> import numpy as np
         >>> from fedpd.base.checks import brief

@@ -17,7 +17,6 @@ def lazy_names(
     too, so there is no second one. They may be modules.
 
     Args:
-        package: The name of the package.
         submodules: Modules of it that are attributes too, without being among its main names.
     """
     loader: Any = sys.modules[package].__loader__

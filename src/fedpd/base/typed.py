@@ -78,14 +78,7 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of `call_checked`, and turn every other error into a sentence.
-
-    Args:
-        function: A function that does nothing but make its result.
-        largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
-    """
+    """Return the result of `call_checked`, and turn every other error into a sentence."""
     given = bound(function, *args, **kwargs)
     try:
         return call_checked(function, largest, *args, **kwargs)
@@ -135,8 +128,6 @@ def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
 
     Args:
         place: The call, or its place in a file.
-        error: The error.
-        remedy: What to do if the arguments are wrong.
     """
     if isinstance(error, LookupError | AttributeError | AssertionError | NameError):
         what = f"{type(error).__name__}: {first_line(error)}"
@@ -151,14 +142,7 @@ def first_line(error: Exception) -> str:
 
 
 def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a function whose own sentences about its arguments come before those of the annotations.
-
-    Args:
-        function: A function that does nothing but make its result.
-        largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
-    """
+    """Return the result of a function whose own sentences about its arguments come before those of the annotations."""
     given = bound(function, *args, **kwargs)
     try:
         made = function(*args, **kwargs)
@@ -172,16 +156,7 @@ def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.a
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *, largest: int = LARGEST) -> None:
-    """Refuse an argument that does not fit the annotation of its parameter.
-
-    Args:
-        function: The function that gets the arguments.
-        given: The arguments by name.
-        largest: The largest integer that the function can use.
-
-    Raises:
-        FedpdError: The message names the argument and the type that it must have.
-    """
+    """Refuse an argument that does not fit the annotation of its parameter."""
     kinds = _hints(function)
     for name, value in given.items():
         kind = kinds.get(name, Any)

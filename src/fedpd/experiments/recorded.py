@@ -15,7 +15,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import warn
 from fedpd.base.saved import is_saved, load_result
 from fedpd.clock import Clock
-from fedpd.engine.clock.timing import kept_rule, timed_history
+from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
