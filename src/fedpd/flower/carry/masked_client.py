@@ -192,46 +192,35 @@ def _send_shares(stage: Any, kept: Any, context: Context, name: str, memory: Mem
     if not subject.least <= len(names) <= subject.everyone:
         raise RefusedError(f"secure aggregation: {len(names)} clients have keys; {subject.least} or more must.")
     memory.check(context, subject, names)
-    seed, holders = _holders(kept, names, keys, name)
-    threshold = neighbourhood(len(names)).threshold
-    secrets = [split_secret(kept[one], threshold, len(holders)) for one in ("seed", "masking")]
-    texts = dict(zip(holders, map(b"".join, zip(*secrets, strict=True)), strict=True))
-    sealed = [
-        seal(_sealing_key(kept, keys[2 * names.index(to) + 1], seed), texts[to], _about(name, to)) for to in holders[1:]
-    ]
-    _keep(context, {**kept, "names": names, "keys": keys, "owners": [name], "shares": [texts[name]]}, SHARES)
-    return {"to": holders[1:], "sealed": sealed}
-
-
-def _holders(kept: Any, names: Sequence[str], keys: Sequence[bytes], name: str) -> tuple[bytes, list[str]]:
-    """Return the hash that all clients agree on, and who holds the shares of a client's secrets."""
-    seed = transcript(kept["about"], names, keys)
-    return seed, neighbours(circle(names, seed), name, neighbourhood(len(names)).neighbours)
-
-
-def _sealing_key(kept: Any, other: bytes, seed: bytes) -> bytes:
-    return derived(common(kept["sealing"], other), SEALING + seed)
+    seed, size = transcript(kept["about"], names, keys), neighbourhood(len(names))
+    holders = neighbours(circle(names, seed), name, size.neighbours)
+    places = [2 * names.index(other) for other in holders[1:]]
+    secrets = [split_secret(kept[one], size.threshold, len(holders)) for one in ("seed", "masking")]
+    own_share, *texts = map(b"".join, zip(*secrets, strict=True))
+    sealing = [derived(one, SEALING + seed) for one in common(kept["sealing"], [keys[at + 1] for at in places])]
+    known = {"names": names, "owners": holders, "agreed": seed, "sealing": sealing, "shares": [own_share]}
+    _keep(context, {**kept, **known, "keys": [keys[at] for at in places]}, SHARES)
+    pairs = zip(sealing, texts, holders[1:], strict=True)
+    return {"to": holders[1:], "sealed": [seal(key, text, _about(name, to)) for key, text, to in pairs]}
 
 
 def _about(sender: str, receiver: str) -> bytes:
     return json.dumps([sender, receiver]).encode()
 
 
-def _open_shares(stage: Any, kept: Any, name: str) -> tuple[dict[str, Any], bytes]:
-    """Return what the client keeps, with the shares of its neighbours, and the hash that all clients agree on."""
-    names, keys, senders = kept["names"], kept["keys"], list(stage["senders"])
-    seed, holders = _holders(kept, names, keys, name)
-    enough = len(senders) + 1 >= neighbourhood(len(names)).threshold
-    if not enough or len(set(senders)) < len(senders) or not set(senders) <= set(holders[1:]):
+def _open_shares(stage: Any, kept: Any, name: str) -> dict[str, Any]:
+    """Return what the client keeps, of the neighbours that share their secrets: itself, then those that have sent."""
+    around = dict(zip(kept["owners"][1:], zip(kept["sealing"], kept["keys"], strict=True), strict=True))
+    senders, shares = list(stage["senders"]), list(kept["shares"])
+    enough = len(senders) + 1 >= neighbourhood(len(kept["names"])).threshold
+    if not enough or len(set(senders)) < len(senders) or not set(senders) <= around.keys():
         raise RefusedError("secure aggregation: not enough neighbours share their secrets.")
-    shares = list(kept["shares"])
     for sender, sealed in zip(senders, stage["sealed"], strict=True):
         try:
-            key = _sealing_key(kept, keys[2 * names.index(sender) + 1], seed)
-            shares.append(unseal(key, sealed, _about(sender, name)))
+            shares.append(unseal(around[sender][0], sealed, _about(sender, name)))
         except (InvalidTag, ValueError):
             raise RefusedError(f"secure aggregation: the shares of client {sender!r} were changed.") from None
-    return {**kept, "owners": [name, *senders], "shares": shares}, seed
+    return {**kept, "owners": [name, *senders], "shares": shares, "keys": [around[one][1] for one in senders]}
 
 
 def _masked_reply(
@@ -239,7 +228,7 @@ def _masked_reply(
 ) -> Message:
     """Return the reply to an order or an evaluation, with one masked vector in place of its numbers."""
     stage: Any = message.content.config_records[RECORD]
-    kept, seed = _open_shares(stage, kept, name)
+    kept = _open_shares(stage, kept, name)
     subject = _subject(kept["about"])
     _check_about(message, subject)
     reply = call_next(message, context)
@@ -258,10 +247,9 @@ def _masked_reply(
         vector, content = _encoded_numbers(entries, subject), RecordDict({"config": reply.content["config"]})
         fields = {"entries": list(entries)}
     total = ring.add(vector, ring.mask(kept["seed"], len(vector)))
-    for other in kept["owners"][1:]:
-        shared = common(kept["masking"], kept["keys"][2 * kept["names"].index(other)])
+    for other, shared in zip(kept["owners"][1:], common(kept["masking"], kept["keys"]), strict=True):
         sign = 1 if name > other else -1
-        total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + seed), sign)
+        total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + kept["agreed"]), sign)
     _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
     content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
     return Message(content, reply_to=message)

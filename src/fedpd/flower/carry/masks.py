@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -102,9 +102,10 @@ def public(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def common(secret: bytes, other: bytes) -> bytes:
-    """Return the secret that the owner of a secret key has in common with the owner of a public key."""
-    return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(other))
+def common(secret: bytes, others: Iterable[bytes]) -> list[bytes]:
+    """Return the secrets that the owner of a secret key has in common with the owners of public keys."""
+    own = X25519PrivateKey.from_private_bytes(secret)  # as slow as an exchange
+    return [own.exchange(X25519PublicKey.from_public_bytes(other)) for other in others]
 
 
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:

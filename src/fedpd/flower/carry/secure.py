@@ -323,10 +323,10 @@ class Attempt(NamedTuple):
         for name in active:
             total.unmask(group.seed(name), 1)
         for name in missing:
-            key = group.key(name)
-            for other in group.neighbours(name):
-                if other in found:  # as the other one added it
-                    total.unmask(common(key, keys[other].public[0]), 1 if other > name else -1, PURPOSE + group.hash)
+            others = [other for other in group.neighbours(name) if other in found]
+            pairs = common(group.key(name), [keys[other].public[0] for other in others])
+            for other, shared in zip(others, pairs, strict=True):  # as the other one added it
+                total.unmask(shared, 1 if other > name else -1, PURPOSE + group.hash)
         return found, total
 
     def _again(self, keys: dict[str, Any]) -> dict[str, Any]:
