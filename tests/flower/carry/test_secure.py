@@ -354,6 +354,31 @@ def test_a_client_reveals_neither_two_secrets_nor_a_smaller_sum(active: list[str
     assert not any("shares" in content.config_records.get(CONFIGS, {}) for content in grid.told)
 
 
+@pytest.mark.parametrize("also", [(), ("sign",)])
+def test_a_server_that_tells_two_sets_of_one_sum_gets_no_two_secrets(also: tuple[str, ...]) -> None:
+    """Half of the clients are told that client 3 has dropped out: the others' shares would show its own mask, and
+    theirs its masks with its neighbours."""
+
+    class Splitting(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            half = message.metadata.dst_node_id % 2
+            if stage_of(message) in ("unmask", *also) and half and message.metadata.dst_node_id != 4:
+                record: Any = message.content.config_records[CONFIGS]
+                record.update({"active": [one for one in record["active"] if one != "3"], "missing": ["3"]})
+            reply = super().deliver(message)
+            if stage_of(message) == "unmask" and reply is not None:
+                told[half] += reply.content.config_records[CONFIGS].get("names", [])
+            return reply
+
+    number, told = 20, {0: list[str](), 1: list[str]()}
+    assert neighbourhood(number).neighbours < number - 1
+    grid = Splitting(app(FEDPD, (6,) * number, secure=True), number, {})
+    with pytest.raises(FederationError, match=r"clients sent their shares, but \d+ are needed"):
+        run(FEDPD, 1, grid, secure_range=BOUND, agents=number, on_timeout="partial", min_clients=14, deadline=60.0)
+    assert not told[1]
+    assert bool(told[0]) == (not also)
+
+
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, block counters 0 and 1
 FIRST = (
     "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
