@@ -9,10 +9,10 @@ Without a quorum, the server asks for shares only after all clients that send in
 is missing, it starts again with the same clients and new keys. With a quorum (on-timeout = "partial"), clients may drop
 out at every stage, as long as two thirds of all clients plus one are left. If a client drops out after the others have
 masked their messages with its key, they send their shares of that key, and the server removes these masks too. The
-client's own mask stays secret, so a message that comes late cannot be read. In a sparse graph of neighbours, the clients then sign
-the set of the sum before they send shares, so that the server cannot tell them different sets. Once the server has asked for shares, it
-never repeats the communication with other clients, because the difference of two sums would reveal a message: clients
-tell it the clients of a sum that they have revealed, and it asks these again.
+client's own mask stays secret, so a message that comes late cannot be read. In a sparse graph of neighbours, the
+clients then sign the set of the sum before they send shares, so that the server cannot tell them different sets. Once
+the server has asked for shares, it never repeats the communication with other clients, because the difference of two
+sums would reveal a message: clients tell it the clients of a sum that they have revealed, and it asks these again.
 
 Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
 equal part of the time that is left.
