@@ -224,7 +224,7 @@ def test_install_as_root(kits: Path, tmp_path: Path) -> None:
     """With stand-ins for the programs that change the machine; they write down how they were called."""
     stand_ins, log = tmp_path / "stand-ins", tmp_path / "log"
     stand_ins.mkdir()
-    for name in ("useradd", "chown", "systemctl", "id", "python3", "cp", "nginx", "runuser"):
+    for name in ("useradd", "chown", "systemctl", "id", "python3", "cp", "install", "nginx", "runuser"):
         answer = {"id": '[ "$*" = -u ] && echo 0'}.get(name, "true")
         (stand_ins / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n{answer}\n')
         (stand_ins / name).chmod(0o755)
