@@ -38,10 +38,17 @@ BOUND = 16.0
 SIZES = (6,) * 4
 
 
-def ruled(tmp_path: Path, rules: str, agents: int = AGENTS, algorithm: Any = FEDPD, **options: Any) -> InProcessGrid:
+def ruled(
+    tmp_path: Path,
+    rules: str,
+    agents: int = AGENTS,
+    algorithm: Any = FEDPD,
+    kind: type[InProcessGrid] = InProcessGrid,
+    **options: Any,
+) -> InProcessGrid:
     """A federation in which all clients have these rules."""
     (tmp_path / "policy.toml").write_text(rules)
-    grid = InProcessGrid(app(algorithm, (6,) * agents, **options), agents, options.pop("config", {}))
+    grid = kind(app(algorithm, (6,) * agents, **options), agents, options.pop("config", {}))
     for context in grid.contexts.values():
         context.node_config["fedpd-policy"] = str(tmp_path / "policy.toml")
     return grid
@@ -153,14 +160,14 @@ def test_sums_of_one_run_over_different_clients_show_a_message_near_the_solution
 def test_a_client_may_ask_that_all_sums_of_a_run_are_over_the_same_clients(tmp_path: Path) -> None:
     """One of four drops out in the second communication; the other three then reveal nothing."""
 
-    def late(message: Message) -> bool:
-        return stage_of(message) == "vectors" and order_of(message) == (3, 1)
+    class Late(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            late = stage_of(message) == "vectors" and order_of(message) == (3, 1)
+            return None if late else super().deliver(message)
 
-    found = {}
+    found: dict[str, Any] = {}
     for rules in ("", "same-clients = true"):
-        grid = ruled(tmp_path, rules, 4, secure=True)
-        deliver = grid.deliver
-        grid.deliver = lambda message, deliver=deliver: None if late(message) else deliver(message)  # type: ignore[method-assign]
+        grid = ruled(tmp_path, rules, 4, kind=Late, secure=True)
         partial: dict[str, Any] = {"agents": 4, "on_timeout": "partial", "min_clients": 3, "deadline": 4.0}
         try:
             found[rules] = run(FEDPD, 2, grid, secure_range=BOUND, **partial).history["round"][-1]

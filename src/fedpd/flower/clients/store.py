@@ -96,8 +96,8 @@ def load(path: Path, shapes: Shapes, order: Order | None = None) -> SavedAgent |
     except checkpoint.CheckpointError as error:
         log.warning("The client's state is lost: %s", error)
         return None
-    work = (arrays[name] for name in WORK)
-    return SavedAgent(meta["number"], before, after, meta["rebuilt"], *work, meta.get("sent", True))
+    updates, samples = (arrays[name] for name in WORK)
+    return SavedAgent(meta["number"], before, after, meta["rebuilt"], updates, samples, meta.get("sent", True))
 
 
 def save(path: Path, saved: SavedAgent) -> None:
