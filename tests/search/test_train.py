@@ -32,7 +32,7 @@ def test_the_model_is_the_best_on_held_out_samples(problem: Any, run: Any) -> No
 
 
 def test_trials_are_charged(run: Any) -> None:
-    assert np.diff(run.history["samples"])[:4].tolist() == [4 * 5 * 20 * factor for factor in (6, 6, 6, 1)]
+    assert np.diff(run.history["samples"])[:5].tolist() == [4 * 5 * 20 * factor for factor in (8, 8, 1, 1, 8)]
 
 
 def test_it_stops_on_a_plateau(problem: Any) -> None:

@@ -5,6 +5,7 @@ import warnings
 import pytest
 
 from fedpd import problems, simulate
+from fedpd.cli.arguments import listed
 from fedpd.suite.networks import Task
 from fedpd.suite.networks_methods import BUDGETS, FEDPD_N, METHODS, RIVALS, STEPS, settings
 from tests.suite.test_networks_runner import TASKS
@@ -41,4 +42,8 @@ def test_all_rivals_do_the_same_local_work() -> None:
         spent[label] = int(run.history["samples"][-1])
     work = 3 * task.iterations * task.batch
     assert {spent[label] for label in RIVALS} == {work}
-    assert spent[FEDPD_N] == 6 * work  # its trials of six step sizes count
+    assert spent[FEDPD_N] == 8 * work  # its trials of eight step sizes count
+
+
+def test_every_name_can_be_given_in_a_list_of_the_command_line() -> None:
+    assert listed([",".join(METHODS)]) == list(METHODS)

@@ -13,28 +13,31 @@ rho = 1, beta = 0 and penalty = 1 are Algorithm 2 at p = 0 from the server's mod
 `fedpd(eta=gamma Q, oracle=sgd(gamma, Q, batch), start="server")`. The defaults are a relative of it. FedPD from the
 server's model is Nesterov's momentum in disguise, since its duals push with the mean of past updates. At participation
 K/N this push lags by N/K times as many rounds. So beta does the same at the server, at once, and rho = 0.2 keeps a
-fifth of the duals. beta = min(0.8, (K-1)/(K+1)), because momentum adds up the noise of small cohorts.
+fifth of the duals. beta = min(0.8, 1 - 1/K), because momentum adds up the noise of small cohorts.
 
-Trials find gamma. In the rounds 0, 1, 2, 4, 8, 16, 64, 256, ... agents make their Q steps with each step size of a
-ladder, on the same samples, and send H of each, the mean loss over the second half of the steps. The ladder is
-2^-12, 2^-9, ..., 2^3 until gamma is known, which takes the trials of five agents, and 0, 1/8, 1/2, 1, 2, 8 times gamma
-afterwards. Of the means over S,
+Trials find gamma. In the rounds 0, 1, 4, 16, 64, ... agents make their Q steps with each step size of a ladder, on the
+same samples, and send H of each, the mean loss over the second half of the steps. The ladder is 0, 2^-11, 2^-9, ..., 2
+until gamma is known, which takes the trials of five agents, and 0, 1/16, 1/4, 1/2, 1, 2, 4, 16 times gamma afterwards.
+Of the means over S,
 
     low  = the smallest step with H <= 1.05 min H that makes 80 % of the largest decrease
     high = the largest step with H <= min H + 5 % of (first loss - min H), after round 8 with 10 %
+    good = low^(1 - s) high^s,    s = min(1, K/5)/2
 
-Gamma is low at first. A larger gamma than high comes down to it. A smaller one than low goes up to it in the first
+Gamma is good at first. A larger gamma than high comes down to it. A smaller one than good goes up to it in the first
 rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. So gamma then
-goes half way down to low, in each round of trials at most to a half, which makes the last models less noisy. In a round
-of trials, x_i is that of gamma. If gamma was 1.5 times too large in one of the first rounds, the server does not use
-the x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would
-not recover.
+goes half way down to good, in each round of trials at most to a half, which makes the last models less noisy. In a
+round of trials, x_i is that of gamma. Before gamma is known, agents stay at x^0, where all first trials are made; but
+in the last of these rounds each takes a step of its own: it goes up the ladder, and takes each step that decreases H by
+a quarter more than the one before. If gamma was 1.5 times too large in one of the first rounds, the server does not use
+the x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would not
+recover.
 
 The losses guard the run, too. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the
 mean loss at y, smoothed, is above its best by a quarter of the decrease since x^0 and by more than its noise, the
 server returns to w as it was at its best, without momentum and duals, with half of gamma.
 
-One model travels each way, with 10 numbers up and 3 down. An agent keeps lambda_i and the number of the last return.
+One model travels each way, with 12 numbers up and 3 down. An agent keeps lambda_i and the number of the last return.
 """
 
 from collections.abc import Callable
@@ -54,11 +57,11 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.sampling import uniform
 from fedpd.core.stacked import running_mean
 
-FIRST = tuple(2.0**k for k in range(-12, 4, 3))  # the ladder while gamma is not known
-NEAR = (0.0, 1 / 8, 1 / 2, 1.0, 2.0, 8.0)  # the ladder afterwards, in units of gamma
+FIRST = (0.0, *(2.0**k for k in range(-11, 2, 2)))  # the ladder while gamma is not known
+NEAR = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 16.0)  # the ladder afterwards, in units of gamma
 CALIBRATES = 5  # agents: one alone may know a single class, and any step is good for that
 EARLY = 8  # the last round in which trials may raise gamma
-TRIALS = (0, 1, 2, 4, 8, *(4**k for k in range(2, 16)))  # the rounds of trials
+TRIALS = (0, *(4**k for k in range(16)))  # the rounds of trials
 WORST = 1e9  # stands for a loss that is not finite
 RHO = "0 leaves the duals out, 1 is FedPD's"
 BETA = "0 leaves the momentum out; None chooses it by the cohort"
@@ -67,7 +70,7 @@ BETA = "0 leaves the momentum out; None chooses it by the cohort"
 class Numbers(NamedTuple):
     """The numbers that an agent sends beside its model. The server sees their means over the cohort."""
 
-    losses: Array  # (6,) H of each step size of the ladder; 0 in a round without trials
+    losses: Array  # (8,) H of each step size of the ladder; 0 in a round without trials
     first: Array  # the loss of the first mini-batch, at y
     square: Array  # its square
     failed: Array  # 1 if the loss doubled over the local steps, so that x_i is y
@@ -80,6 +83,14 @@ class Orders(NamedTuple):
     step: Array  # gamma; 0: not known yet
     level: Array  # the first loss, at x^0
     epoch: Array  # how often the server returned to an earlier model; older duals do not count
+
+
+class Taken(NamedTuple):
+    """The model that an agent takes from its trials so far."""
+
+    x: Vector
+    later: Array  # its H
+    still: Array  # H of y, the step 0
 
 
 class Agent(NamedTuple):
@@ -111,7 +122,7 @@ class Server(NamedTuple):
     orders: Orders
     caution: Array  # what trials find is multiplied by this
     wrong: Array  # whether the last models were not used, because gamma was too large
-    losses: Array  # (6,) the mean H of the first rounds, until gamma is known
+    losses: Array  # (8,) the mean H of the first rounds, until gamma is known
     watch: Watch
 
 
@@ -158,23 +169,27 @@ class FedPDN(Method):
             return self.train(f, agent, rows)
         # The condition is on the round alone: a condition on an agent's state would compute both for all agents.
         trial = (r == jnp.array(sorted({*range(self.first_rounds), *TRIALS}))).any()
-        return lax.cond(trial, partial(self.try_steps, f), partial(self.train, f), agent, rows)
+        return lax.cond(trial, partial(self.try_steps, f, r), partial(self.train, f), agent, rows)
 
     def train(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
         x, first, later = self.descend(f, agent, rows, agent.orders.step)
         steps = f.steps(self.iterations)
         return self.moved(agent, x, first, later, 0 * agent.numbers.losses), Work.of(steps, steps, self.batch)
 
-    def try_steps(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
+    def try_steps(self, f: LocalObjective, r: Array, agent: Agent, rows: Array) -> tuple[Agent, Work]:
         ladder = ladder_of(agent.orders.step)
+        known, moves = agent.orders.step > 0, r + 1 >= self.first_rounds
 
-        def one(usual: tuple[Vector, Array], step: Array) -> tuple[tuple[Vector, Array], tuple[Array, Array]]:
+        def one(now: Taken, step: Array) -> tuple[Taken, tuple[Array, Array]]:
             x, first, later = self.descend(f, agent, rows, step)
-            return choose(step == agent.orders.step, (x, later), usual), (first, later)
+            still = jnp.where(step == 0, later, now.still)
+            more = still - later > 1.25 * (still - now.later)
+            now = now._replace(still=still, later=jnp.where(step == 0, later, now.later))
+            taken = jnp.where(known, step == agent.orders.step, more & moves)
+            return choose(taken, Taken(x, later, still), now), (first, later)
 
-        # Until gamma is known, no step of the ladder is gamma, and the agent stays at y.
-        begin = agent.y, jnp.zeros_like(agent.numbers.first)
-        (x, later), (firsts, losses) = lax.scan(one, begin, ladder)
+        zero = jnp.zeros_like(agent.numbers.first)
+        (x, later, _), (firsts, losses) = lax.scan(one, Taken(agent.y, zero, zero), ladder)
         steps = len(NEAR) * f.steps(self.iterations)
         return self.moved(agent, x, firsts[0], later, losses, tried=1), Work.of(steps, steps, self.batch)
 
@@ -203,11 +218,14 @@ class FedPDN(Method):
         return self.at(agent, choose(good, x, agent.y), numbers)
 
     def at(self, agent: Agent, x: Vector, numbers: Numbers) -> Agent:
-        scale = self.rho / self.eta(agent.orders.step)
-        return agent._replace(x=x, dual=agent.dual + scale * (x - agent.y), numbers=numbers)
+        return agent._replace(x=x, dual=agent.dual + self.dual_step(agent.orders.step) * (x - agent.y), numbers=numbers)
 
     def eta(self, step: Array) -> Array:
-        return jnp.where(step > 0, step, 1) * self.iterations  # before gamma is known, nothing moves
+        return jnp.where(step > 0, step, 1) * self.iterations
+
+    def dual_step(self, step: Array) -> Array:
+        """Return rho/eta; 0 until gamma is known."""
+        return jnp.where(step > 0, self.rho, 0) / self.eta(step)
 
     def send(self, agent: Agent) -> tuple[Model, Numbers]:
         return Model(agent.x), agent.numbers
@@ -228,10 +246,10 @@ class FedPDN(Method):
 
     def aggregate(self, server: Server, mean: tuple[Vector, Numbers], share: Any) -> tuple[Server, Any]:
         x, numbers = mean
-        eta = self.eta(server.orders.step)
-        dual = server.dual + (share * self.rho / eta) * (x - server.y)
-        u = x + eta * dual - server.y
-        beta = min(0.8, (self.cohort - 1) / (self.cohort + 1)) if self.beta is None else self.beta
+        step = server.orders.step
+        dual = server.dual + share * self.dual_step(step) * (x - server.y)
+        u = x + self.eta(step) * dual - server.y
+        beta = min(0.8, 1 - 1 / self.cohort) if self.beta is None else self.beta
         momentum = beta * server.momentum + u
         y = server.y + u + beta * momentum
         age = server.age + 1
@@ -265,17 +283,17 @@ class FedPDN(Method):
         """Return gamma after a round of trials, and whether it was so large that the models of this round are bad."""
         step, early = server.orders.step, server.round <= EARLY
         low, high = acceptable(ladder_of(step), losses, level, jnp.where(early, 0.05, 0.1))
-        low, high = server.caution * low, server.caution * jnp.maximum(low, high)
-        middle = jnp.sqrt(high * jnp.maximum(low, high / 16))
+        high = server.caution * jnp.maximum(low, high)
+        share = min(1.0, self.cohort / CALIBRATES) / 2  # a few agents pull further apart with large steps
+        good = (server.caution * low) ** (1 - share) * high**share
         wrong = early & (step > 1.5 * high)
-        lower = jnp.where(wrong, middle, jnp.minimum(step, high))
-        raised = jnp.where(step < low / 2, middle, low)
-        higher = step * (raised / jnp.maximum(step, 1e-30)) ** min(1.0, self.cohort / 5)
-        # Half way down to low, but at most to a half: about 1/sqrt(r), where the trials agree.
-        late = jnp.sqrt(lower * jnp.clip(low, lower / 4, lower))
-        near = jnp.where(early, jnp.where(step < low, higher, lower), late)
-        near = jnp.where(server.wrong & ~wrong, low, near)  # the ladder around a step far off was coarse
-        first = jnp.where(server.round + 1 < self.first_rounds, 0.0, low)
+        lower = jnp.where(wrong, good, jnp.minimum(step, high))
+        higher = step * (good / jnp.maximum(step, 1e-30)) ** min(1.0, self.cohort / CALIBRATES)
+        # Half way down to good, but at most to a half: about 1/sqrt(r), where the trials agree.
+        late = jnp.sqrt(lower * jnp.clip(good, lower / 4, lower))
+        near = jnp.where(early, jnp.where(step < good, higher, lower), late)
+        near = jnp.where(server.wrong & ~wrong, good, near)  # the ladder around a step far off was coarse
+        first = jnp.where(server.round + 1 < self.first_rounds, 0.0, good)
         return jnp.where(step > 0, near, first), wrong & (step > 0)
 
     def watched(self, new: Server, old: Server, numbers: Numbers, begins: Array) -> Server:
@@ -380,7 +398,7 @@ def fedpd_n(
         step: The first step size gamma; None: trials in the first round find it.
         adapt: Whether trials and losses change the step size during the run, and return to an earlier model.
         rho: The part of a dual step that is made, in [0, 1].
-        beta: The server's momentum, in [0, 1); None: min(0.8, (K-1)/(K+1)).
+        beta: The server's momentum, in [0, 1); None: min(0.8, 1 - 1/K).
         penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
 
     Examples:

@@ -76,7 +76,7 @@ def _a_fedpd(task: Task, step: float, eta: float) -> Method:
 SERVER, ETA = (1.0, 0.5, 1.5, 2.0), (5.0, 10.0, 2.0, 20.0)
 RIVALS: dict[str, Rival] = {
     REFERENCE: Rival(_fedavg, "step of the server", SERVER),
-    "FedAvg, momentum": Rival(_momentum, "momentum of the server", (0.9, 0.8, 0.5, 0.95)),
+    "FedAvgM": Rival(_momentum, "momentum of the server", (0.9, 0.8, 0.5, 0.95)),
     "FedAdam": Rival(_adam, "step of the server", (0.01, 0.03, 0.003, 0.1)),
     "FedProx": Rival(_fedprox, "1/rho in units of step Q", (10.0, 20.0, 5.0, 2.0)),
     "SCAFFOLD": Rival(_scaffold, "step of the server", SERVER),
