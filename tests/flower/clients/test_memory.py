@@ -38,16 +38,10 @@ BOUND = 16.0
 SIZES = (6,) * 4
 
 
-def ruled(
-    tmp_path: Path,
-    rules: str,
-    agents: int = AGENTS,
-    algorithm: Any = FEDPD,
-    kind: type[InProcessGrid] = InProcessGrid,
-    **options: Any,
-) -> InProcessGrid:
+def ruled(tmp_path: Path, rules: str, agents: int = AGENTS, algorithm: Any = FEDPD, **options: Any) -> InProcessGrid:
     """A federation in which all clients have these rules."""
     (tmp_path / "policy.toml").write_text(rules)
+    kind: type[InProcessGrid] = options.pop("kind", InProcessGrid)
     grid = kind(app(algorithm, (6,) * agents, **options), agents, options.pop("config", {}))
     for context in grid.contexts.values():
         context.node_config["fedpd-policy"] = str(tmp_path / "policy.toml")

@@ -169,5 +169,6 @@ def test_settings_that_would_break_the_guarantee_are_refused(algorithm: Any, set
 
 
 def test_settings_may_be_numbers_of_numpy() -> None:
-    found = run(FEDPD, np.int64(2), seed=np.int64(1), evaluate_every=np.int64(1))
+    rounds: Any = np.int64(2)
+    found = run(FEDPD, rounds, seed=np.int64(1), evaluate_every=np.int64(1))
     assert found.history["round"][-1] == 2
