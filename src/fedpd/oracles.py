@@ -2,7 +2,7 @@
 
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
-    vr     Oracle II              minimises a linearised phi_i exactly, with a recursive gradient estimate g_i
+    vr     Oracle II    minimises a linearised phi_i exactly, with a recursive gradient estimate
     dp_sgd gradient steps with example-level differential privacy
     optax  any optax optimiser on stochastic or full gradients of phi_i
     lbfgs  L-BFGS on full gradients, with secant pairs kept over rounds; its tolerance is relative
@@ -84,9 +84,8 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         >>> from fedpd import oracles
         >>> oracles.gd(step=0.1, iterations=8).description
         'gd(step=0.1, iterations=8)'
-        >>> oracles.gd(step=lambda r, q: 0.1 / (1 + r), iterations=9, tolerance=0.1).description.endswith(
-        ...     "=0.1)"
-        ... )
+        >>> falling = oracles.gd(step=lambda r, q: 0.1 / (1 + r), iterations=9, tolerance=0.1)
+        >>> falling.description.endswith("tolerance=0.1)")
         True
     """
     check_step(step)

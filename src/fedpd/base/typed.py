@@ -26,6 +26,11 @@ T = TypeVar("T")
 LARGEST = 2**63 - 1  # of the integers that NumPy holds
 NONE = type(None)
 LISTS = (Sequence, Iterable, list, tuple)
+EXAMPLES = {
+    "Federated": ", e.g. data.from_arrays({'site': {'x': x, 'y': y}})",
+    "Method": ", e.g. algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=8))",
+    "Problem": ", e.g. problems.network(module, data)",
+}
 ARRAYS = np.ndarray | jax.Array
 
 
@@ -103,10 +108,24 @@ def bound(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[st
     Raises:
         TypeError: One is missing or too many, as in Python. The message names the function.
     """
+    signature = inspect.signature(function)
     try:
-        return inspect.signature(function).bind(*args, **kwargs).arguments
+        return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        raise TypeError(f"{function.__name__}(): {error}") from None
+        unknown = [name for name in kwargs if name not in signature.parameters]  # what is missing may be misspelt
+        if not unknown:
+            raise TypeError(f"{function.__name__}(): {error}. {_arguments(signature)}") from None
+        remedy = nearest(unknown[0], signature.parameters)
+        raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown[0]!r}. {remedy}") from None
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Return a sentence with the names of the arguments that a function must have."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    every = {name: one for name, one in signature.parameters.items() if one.kind not in several}
+    required = [name for name, one in every.items() if one.default is inspect.Parameter.empty]
+    others = "" if len(required) == len(signature.parameters) else "; others may be left out"
+    return f"Give {', '.join(required)}{others}."
 
 
 def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
@@ -310,4 +329,5 @@ def _plural(inner: tuple[Any, ...]) -> str:
 def _remedy(value: Any, kind: Any) -> str:
     """Return what to give instead: an option that is similar, or what fits."""
     options = [str(option) for one in _alternatives(kind) if get_origin(one) is Literal for option in get_args(one)]
-    return nearest(value, options) if isinstance(value, str) and options else f"Give {_words(kind)}"
+    example = EXAMPLES.get(getattr(kind, "__name__", ""), "")
+    return nearest(value, options) if isinstance(value, str) and options else f"Give {_words(kind)}{example}"
