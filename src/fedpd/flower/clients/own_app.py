@@ -277,7 +277,7 @@ def _answer(
     """Return the reply to an order or to a repeated order."""
     made, name = _shapes(method, app.model), client_name(context)
     path = store.file(store.folder(context, name), order.run)
-    saved, examples = store.load(path, made), 0
+    saved, examples = store.load(path, made, order), 0
     if saved is not None and saved.number > order.number:
         raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
     if saved is None or saved.number < order.number:
