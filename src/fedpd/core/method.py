@@ -130,8 +130,14 @@ class Method(Value):
         return mean, mean
 
     def receive(self, agent: Any, broadcast: Any) -> Any:
-        """Return an agent's new state after a broadcast, which is its x unless this function says otherwise."""
-        return agent._replace(x=broadcast) if hasattr(agent, "x") else self.needs("receive(self, agent, broadcast)")
+        """Return an agent's new state after a broadcast, which is its x unless this function says otherwise.
+
+        A method with a model() of its own keeps the global model elsewhere, so it has a receive() of its own, too.
+        """
+        is_copy = type(self).model is Method.model and hasattr(agent, "x")
+        if not is_copy or jax.tree.structure(broadcast) != jax.tree.structure(agent.x):
+            self.needs("receive(self, agent, broadcast)")
+        return agent._replace(x=broadcast)
 
     def model(self, agent: Any) -> Vector:
         """Return an agent's copy of the global model (FedPD: x_{0,i}); f is measured at the mean of the copies."""
