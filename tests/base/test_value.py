@@ -1,7 +1,7 @@
 """Values: which fields are leaves, how a value is changed, and that values that differ never share a program."""
 
 import dataclasses
-from typing import Any, NamedTuple, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
