@@ -22,10 +22,10 @@ with atheris.instrument_imports(include=["fedpd"], enable_loader_override=False)
 
     from fedpd import FedpdError, clock
     from fedpd.base import checkpoint
-    from fedpd.data.files import load
     from fedpd.experiments import run_folder
     from fedpd.experiments.experiment import read_outline
     from fedpd.flower.local.sites import read_sites
+    from fedpd.report.data import load
 
 PLACE = Path(tempfile.mkdtemp())
 

@@ -23,6 +23,7 @@ Other parts are only on the site:
 
 import hashlib
 import logging
+import os
 import re
 import sys
 import warnings
@@ -50,8 +51,18 @@ MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
 
+MOVED = {  # pages that became a part of another one
+    "report.html": "results.html#the-page",
+    "theory/memory_measured.html": "memory.html#what-each-rule-is-worth",
+    "choose/agents.html": "../choose.html#if-agents-are-absent",
+    "choose/conditioning.html": "../choose.html#on-ill-conditioned-problems",
+    "choose/step_size.html": "../choose.html#step-size-and-skipping",
+}
+
+
 def on_config(config: Any, **kwargs: Any) -> Any:
-    """Add the methods to the navigation, by family, and the notebooks."""
+    """Add the methods to the navigation, by family, and the notebooks; SITE_URL is the address of the site, ending in /."""
+    config.site_url = config.site_url or os.environ.get("SITE_URL")
     add_methods(config.nav)
     _section(config.nav, "Notebooks").extend(notebooks.navigation())
     return config
@@ -68,7 +79,9 @@ def _section(nav: list[Any], title: str) -> list[Any]:
 
 
 def _sections(nav: list[Any], title: str) -> Iterator[list[Any]]:
-    for name, inner in (pair for entry in nav if isinstance(entry, dict) for pair in entry.items()):
+    for name, inner in (
+        pair for entry in nav if isinstance(entry, dict) for pair in entry.items()
+    ):
         if name == title:
             yield inner
         elif isinstance(inner, list):
@@ -81,6 +94,11 @@ def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
 
     files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
     files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
+    if config.site_url:  # a social network needs the address of the picture
+        files.append(File.generated(config, "assets/card.png", content=pictures.card()))
+    for old, new in MOVED.items():
+        redirect = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">moved</a>'
+        files.append(File.generated(config, old, content=redirect))
     for name in notebooks.NAMES:
         done = notebooks.run(name)
         logging.getLogger("mkdocs.notebooks").info(
@@ -111,7 +129,10 @@ def find_mathjax() -> Path:
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     if written(markdown) != markdown:
-        LOG.warning("docs/%s: a table that is made from the code is not current. Run: make pages", page.file.src_uri)
+        LOG.warning(
+            "docs/%s: a table that is made from the code is not current. Run: make pages",
+            page.file.src_uri,
+        )
     return _display_formulas(fill_in(_for_readers(markdown), page.file.name))
 
 

@@ -35,7 +35,7 @@ def describe_loaders() -> str:
     """Return a table of the functions that read or generate federated data, and their references."""
     summaries = {name: (inspect.getdoc(getattr(data, name)) or "").splitlines()[0] for name in data.LOADERS}
     table = [f"| `data.{name}` | {summary.replace('|', '&#124;')} |" for name, summary in summaries.items()]
-    references = "\n\n".join(f"::: fedpd.data.{name}.{name}" for name in data.LOADERS)
+    references = "\n\n".join(f"::: {getattr(data, name).__module__}.{name}" for name in data.LOADERS)
     return "\n".join(["| function | what it does |", "| --- | --- |", *table, "", references])
 
 

@@ -8,20 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from work import ROUNDS, WorkPerRound, measure_work
+
 from fedpd import algorithms
 from fedpd.base.checks import FedpdError
 from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 from fedpd.experiments.calls import table_of, toml_text
-from fedpd.report.methods import (
-    HEADINGS,
-    ROUNDS,
-    Sizes,
-    WorkPerRound,
-    measure_sizes,
-    measure_work,
-    rows,
-)
+from fedpd.report.methods import HEADINGS, Sizes, measure_sizes, rows
 
+WIDEST = 95  # columns of code that the site shows without a scroll bar
 ASSUMPTIONS = {
     "NC": "non-convex",
     "C": "convex",
@@ -167,11 +162,18 @@ def _settings(card: Card) -> str:
         {"label": one.label} | _rounded(table_of(one.rule(1.0, 100, 1.0).spec))
         for one in card.variants
     ]
-    text = "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables)
+    text = "\n\n".join(f"[[algorithm]]\n{_narrow(table)}" for table in tables)
     return (
         "## In an experiment file\n\n`fedpd compare --methods all` runs it like this if L = 1 and N = 100, by the method's own "
         f"rule: steps scale with 1/L, penalties with L.\n\n```toml\n{text}\n```"
     )
+
+
+def _narrow(table: dict[str, Any]) -> str:
+    """Return a table as TOML whose wide inner tables have a heading of their own, so that the site shows whole lines."""
+    wide = [key for key, value in table.items() if len(toml_text({key: value})) > WIDEST]
+    lines = [toml_text({key: value for key, value in table.items() if key not in wide})]
+    return "\n\n".join([*lines, *(f"[algorithm.{key}]\n{toml_text(table[key])}" for key in wide)])
 
 
 def _rounded(value: Any) -> Any:

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.core import Method
@@ -85,13 +87,39 @@ def pulling_apart() -> str:
     )
 
 
-def first_comparison() -> str:
-    """Return what the home page's program draws: the errors of FedPD and FedAvg on the paper's first problem, small."""
+@cache
+def first_histories() -> dict[str, dict[str, Any]]:
+    """Return the histories of FedAvg and FedPD on the paper's first problem, small, by the home page's program."""
     features, labels = data.strongly_noniid(agents=20, samples=100, dimension=10)
     problem = problems.penalized_logistic(features, labels)
     local = oracles.gd(step=0.2, iterations=8)
     made = {"FedAvg": algorithms.fedavg(oracle=local), "FedPD": algorithms.fedpd(eta=0.4, oracle=local)}
-    found = {name: simulate(method, problem, rounds=60, progress=False).history for name, method in made.items()}
+    return {name: simulate(method, problem, rounds=60, progress=False).history for name, method in made.items()}
+
+
+def card() -> bytes:
+    """Return the picture that social networks show for a link to the site, as a PNG of 1200 x 630."""
+    drawn = Figure(figsize=(12, 6.3), dpi=100)
+    drawn.text(0.05, 0.84, "fedpd", fontsize=46, weight="bold")
+    drawn.text(0.05, 0.74, "Federated optimisation for clients whose data differ", fontsize=25)
+    axes = drawn.add_axes((0.09, 0.13, 0.77, 0.52))
+    for name, history in first_histories().items():
+        x, y = history["communications"], history["stationarity"]
+        style = style_of(name) or PLAIN
+        axes.semilogy(x, y, color=style.colours.light, linewidth=4)
+        axes.text(x[-1] + 1, y[-1], name, color=style.colours.light, fontsize=24, va="center")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=16)
+    axes.set_xlabel("communications", fontsize=20)
+    axes.set_title("error ‖∇f‖²", fontsize=20, loc="left")
+    with BytesIO() as file:
+        drawn.savefig(file, format="png")
+        return file.getvalue()
+
+
+def first_comparison() -> str:
+    """Return what the home page's program draws: the errors of FedPD and FedAvg."""
+    found = first_histories()
     paths = {name: (history, style_of(name) or PLAIN) for name, history in found.items()}
     ends = {name: history["stationarity"][-1] for name, history in found.items()}
     caption = (

@@ -82,7 +82,7 @@ else document.addEventListener("DOMContentLoaded", () => {
       <label>eta <input type="range" name="eta" min="-1" max="1" step="0.05" value="0"><output></output></label>
       <label>p, the probability of skipping <input type="range" name="p" min="0" max="0.9" step="0.05" value="0"><output></output></label>
       <label>local steps <input type="range" name="steps" min="1" max="40" step="1" value="10"><output></output></label>
-      <button type="button" name="play">Play</button> <button type="button" name="reset">Reset</button>
+      <span><button type="button" name="play">Play</button> <button type="button" name="reset">Reset</button></span>
     </form>
     <div class="pair"><svg class="map" viewBox="0 0 ${SIZE} ${SIZE}" role="img" aria-label="The paths of both methods"></svg>
     <svg class="errors" viewBox="0 0 400 ${SIZE}" role="img" aria-label="The errors of both methods"></svg></div>

@@ -4,9 +4,10 @@
     v   = momentum v + mean_S x_i - x
     x   = x + v
 
-Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the newest x when they come
-back. momentum = 0 is FedAvg, and like FedAvg it stops at an error floor on heterogeneous data. Differences from the
-paper: all agents weigh the same, and any oracle may take the local steps.
+Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the
+newest x when they come back. momentum = 0 is FedAvg, and like FedAvg it stops at an error
+floor on heterogeneous data. Differences from the paper: all agents weigh the same, and any
+oracle may take the local steps.
 """
 
 from typing import Any, NamedTuple
@@ -51,9 +52,8 @@ class FedAvgM(Method):
 @core.makes(FedAvgM)
 def fedavgm(*, momentum: float, oracle: Oracle) -> Method:
     """Return FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
-    checks.at_least("momentum", momentum, 0, "0 is FedAvg")
-    checks.below("momentum", momentum, 1, "Give e.g. 0.9")
-    return FedAvgM(momentum=momentum, oracle=oracle)
+    momentum = checks.at_least("momentum", momentum, 0, "0 is FedAvg")
+    return FedAvgM(momentum=checks.below("momentum", momentum, 1, "Give 0.9"), oracle=oracle)
 
 
 def rule(L: float, agents: int, scale: Any) -> Method:
@@ -62,12 +62,11 @@ def rule(L: float, agents: int, scale: Any) -> Method:
 
 
 TITLE = "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
-AUTHORS = "Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown"
 CARD = Card(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference(AUTHORS, TITLE, "arXiv:1909.06335", 2019),
+    reference=Reference("Harry Hsu, Hang Qi, Matthew Brown", TITLE, "arXiv:1909.06335", 2019),
     variants=(Variant("FedAvgM", rule, Guarantee("NC, not proved")),),
     parameters={"momentum": "the part of its last step that the server repeats; 0 is FedAvg"},
 )

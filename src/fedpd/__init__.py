@@ -1,7 +1,9 @@
 """Federated optimisation for clients whose data differ.
 
 >>> from fedpd import algorithms, data, oracles, problems, simulate
->>> problem = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=50, dimension=5))
+>>> problem = problems.penalized_logistic(
+...     *data.strongly_noniid(agents=4, samples=50, dimension=5)
+... )
 >>> algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(step=0.5, iterations=8))
 >>> run = simulate(algorithm, problem, rounds=50)
 >>> bool(run.history["stationarity"][-1] < 1e-12)
@@ -56,5 +58,5 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.search.tuned import Tuned as Tuned
 
 __getattr__, __dir__, __all__ = _lazy_names(
-    __name__, submodules=("base", "checks", "core", "engine", "report", "search", "torch")
+    __name__, submodules=("base", "checks", "core", "engine", "networks", "report", "search", "torch")
 )

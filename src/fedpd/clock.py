@@ -43,16 +43,11 @@ COLUMNS = ("up", "down", "latency", "compute")  # the numbers of an agent, in th
 
 
 class LogNormal(NamedTuple):
-    """A number that differs between agents: median * exp(sigma z) with a standard normal z.
+    """A number that differs between agents: median * exp(sigma z) with a standard normal z."""
 
-    Attributes:
-        median: The median, as a text with a unit or a number.
-        sigma: The standard deviation of the logarithm. With 0.7, the 90th percentile is 6 times the 10th.
-        each: "agent": every agent has one number for the whole run; "round": it is drawn again in every round.
-    """
-
-    median: Any
-    sigma: float
+    median: Any  # the median, as a text with a unit or a number
+    sigma: float  # the standard deviation of the logarithm. With 0.7, the 90th percentile is 6 times the 10th
+    # "agent": every agent has one number for the whole run; "round": it is drawn again in every round
     each: Each = "agent"
 
 
@@ -141,7 +136,9 @@ def network(*, up: Amount, down: Amount, latency: Amount = 0.0, compute: Amount 
         [1.28, 1.28]
     """
     count("seed", seed, "Give a whole number, e.g. 0", least=0)
-    return Clock(_rates("up", up), _rates("down", down), _times("latency", latency), _times("compute", compute), seed)
+    up, down = _amounts("up", up, RATES, RATE), _amounts("down", down, RATES, RATE)
+    latency, compute = _amounts("latency", latency, TIMES, TIME), _amounts("compute", compute, TIMES, TIME)
+    return Clock(up, down, latency, compute, seed)
 
 
 def log_normal(median: float | str, sigma: float, each: Each = "agent") -> LogNormal:
@@ -172,11 +169,7 @@ def from_file(path: str | Path) -> Clock:
         return from_csv(path)
     try:
         table = tomllib.loads(read_file(Path(path)).decode())
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of tomllib, and of a text that is no UTF-8
         raise FedpdError(
             f"{path} cannot be read ({reading_fault(error)}). Give a clock in TOML, e.g. up = '3 Mbit/s'."
         ) from None
@@ -253,14 +246,6 @@ def _cell(text: str | None) -> Any:
         return float(text or "")
     except ValueError:
         return text
-
-
-def _rates(name: str, value: Any) -> Any:
-    return _amounts(name, value, RATES, RATE)
-
-
-def _times(name: str, value: Any) -> Any:
-    return _amounts(name, value, TIMES, TIME)
 
 
 def _amounts(name: str, value: Any, units: Mapping[str, float], remedy: str) -> Any:

@@ -2,7 +2,7 @@
 
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
-    vr     Oracle II              minimises a linearised phi_i exactly, with a recursive gradient estimate g_i
+    vr     Oracle II    minimises a linearised phi_i exactly, with a recursive gradient estimate
     dp_sgd gradient steps with example-level differential privacy
     optax  any optax optimiser on stochastic or full gradients of phi_i
     lbfgs  L-BFGS on full gradients, with secant pairs kept over rounds; its tolerance is relative
@@ -32,7 +32,7 @@ from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
-from fedpd.core.objective import Noise, Weighted
+from fedpd.core.objective import Noise, WeightedBatch
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
@@ -87,9 +87,8 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         >>> from fedpd import oracles
         >>> oracles.gd(step=0.1, iterations=8).description
         'gd(step=0.1, iterations=8)'
-        >>> oracles.gd(step=lambda r, q: 0.1 / (1 + r), iterations=9, tolerance=0.1).description.endswith(
-        ...     "=0.1)"
-        ... )
+        >>> falling = oracles.gd(step=lambda r, q: 0.1 / (1 + r), iterations=9, tolerance=0.1)
+        >>> falling.description.endswith("tolerance=0.1)")
         True
     """
     check_step(step)
@@ -99,25 +98,15 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
 
 
 class Stochastic(Oracle):
-    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough, or epochs.
+    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough, or epochs."""
 
-    Attributes:
-        iterations: Q, the largest number of steps; None: `epochs` says how many.
-        epochs: Passes over the agent's own samples; None: Q steps.
-        batch: Samples per step; None: all samples of the agent.
-        tolerance: The value of ||grad phi_i||^2 at which it stops; None: it does Q steps.
-        check: Steps between two checks; None: Q.
-        draw: Draws the samples.
-        gradients: The gradients of each sample that a step computes.
-    """
-
-    iterations: int | None
-    epochs: int | None = None
-    batch: int | None
-    tolerance: float | None = None
-    check: int | None = None
-    draw: Draw = uniform
-    gradients: ClassVar[int] = 1
+    iterations: int | None  # Q, the largest number of steps; None: `epochs` says how many
+    epochs: int | None = None  # passes over the agent's own samples; None: Q steps
+    batch: int | None  # samples per step; None: all samples of the agent
+    tolerance: float | None = None  # the value of ||grad phi_i||^2 at which it stops; None: it does Q steps
+    check: int | None = None  # steps between two checks; None: Q
+    draw: Draw = uniform  # draws the samples
+    gradients: ClassVar[int] = 1  # the gradients of each sample that a step computes
 
     def advance(self, phi: Subproblem, carry: Any, rows: Tree, r: Array, q: Array) -> Any:
         """Return the carry after local step q on these samples."""
@@ -192,7 +181,7 @@ class Stochastic(Oracle):
                 # The last batch continues with the first samples of the epoch, which do not count: shapes are fixed,
                 # and batch normalisation sees samples of this agent only.
                 inside = places < size
-                batch = Weighted(phi.f.rows(order(places % size)), inside / jnp.sum(inside))
+                batch = WeightedBatch(phi.f.rows(order(places % size)), inside / jnp.sum(inside))
                 now = phi if phi.f.noise is None else phi._replace(f=phi.f.at_step(q))
                 return self.advance(now, carry, batch, r, q)
 
@@ -413,15 +402,10 @@ def lbfgs(tolerance: float = 3e-3, iterations: int = 100, pairs: int = 20) -> Or
 
 
 class Estimate(NamedTuple):
-    """The memory of Oracle II between rounds.
+    """The memory of Oracle II between rounds."""
 
-    Attributes:
-        g: g_i, the gradient estimate.
-        uncounted: Whether g is a full gradient whose samples are not counted yet.
-    """
-
-    g: Vector
-    uncounted: Array
+    g: Vector  # g_i, the gradient estimate
+    uncounted: Array  # whether g is a full gradient whose samples are not counted yet
 
 
 class VR(Stochastic):
@@ -697,7 +681,7 @@ def own_loop() -> Oracle:
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
     """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
-    if isinstance(rows, Weighted):
+    if isinstance(rows, WeightedBatch):
         return phi.f.stochastic_gradient(x, rows.rows, rows.weights)
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 

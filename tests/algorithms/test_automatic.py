@@ -8,8 +8,7 @@ import pytest
 from tree_math import Vector
 
 from fedpd import Problem, algorithms, data, oracles, problems, simulate, theory
-from fedpd.algorithms._automatic import FOLDS, LONGEST, PATIENCE, Observed, Planner, plan
-from fedpd.algorithms._corrected import ServerOfDuals
+from fedpd.algorithms._corrected import FOLDS, LONGEST, PATIENCE, Observed, Planner, ServerOfDuals, plan
 from fedpd.base.precision import scope
 
 TARGET = 1e-10

@@ -132,6 +132,8 @@ def test_a_choice_is_one_of_its_options() -> None:
 def test_nearest_suggests_a_name_or_lists_them() -> None:
     assert checks.nearest("fedpdd", ["fedavg", "fedpd"]) == "Did you mean 'fedpd'?"
     assert checks.nearest(17, ["fedavg", "fedpd"]) == "Choose from: fedavg, fedpd."
+    assert checks.nearest("learning_rate", ["iterations", "step"]) == "Did you mean 'step'?"
+    assert checks.nearest("learning_rate", ["eta", "p"]) == "Choose from: eta, p."
 
 
 def test_a_message_shows_the_call_that_makes_an_object() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from fedpd import TheoryWarning, algorithms, data, loggers, oracles, problems, simulate
 from fedpd.base.errors import FedpdError, MissingExtraError, extra
-from fedpd.data.files import load
 from fedpd.experiments import experiment
+from fedpd.report.data import load
 
 ROOT = Path(__file__).parents[2]
 NETWORK = """

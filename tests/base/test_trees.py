@@ -124,3 +124,22 @@ def test_a_class_with_other_fields_is_refused() -> None:
     plain["fields"]["more"] = 3
     with pytest.raises(FedpdError, match="fields of Layer have changed"):
         unpack(plain, arrays)
+
+
+@pytest.mark.parametrize(
+    ("old", "now", "fields"),
+    [
+        ("fedpd.algorithms._descent:Descent", "fedpd.algorithms._memory", ("search", "least", "waited", "on", "base")),
+        (
+            "fedpd.algorithms._automatic:Observed",
+            "fedpd.algorithms._corrected",
+            ("distance", "mean_change", "spread", "curvature"),
+        ),
+        ("fedpd.algorithms._averaging:Agent", "fedpd.algorithms.fedavg", ("x", "memory")),
+        ("fedpd.algorithms._changes:Agent", "fedpd.algorithms.fednova", ("x", "change", "number", "memory")),
+        ("fedpd.engine.clock.events:Working", "fedpd.engine.clock", ("agent", "newest")),
+    ],
+)
+def test_a_result_saved_before_its_class_moved_can_be_read(old: str, now: str, fields: tuple[str, ...]) -> None:
+    made = unpack({"class": old, "fields": dict.fromkeys(fields, 1)}, {})
+    assert (type(made).__module__, made._fields) == (now, fields)

@@ -79,8 +79,14 @@ def test_the_remedy_is_what_fits() -> None:
         with pytest.raises(FedpdError, match=message):
             typed(scaled)(**arguments)  # type: ignore[arg-type]  # wrong on purpose
     assert typed(scaled)(3.0) == 9.0
-    with pytest.raises(TypeError, match=r"scaled\(\): missing a required argument: 'x'"):
+    with pytest.raises(
+        TypeError, match=r"scaled\(\): missing a required argument: 'x'\. Give x; others may be left out\."
+    ):
         typed(scaled)()  # type: ignore[call-arg]  # wrong on purpose
+    with pytest.raises(
+        TypeError, match=r"scaled\(\) got an unexpected keyword argument 'pwer'\. Did you mean 'power'\?"
+    ):
+        typed(scaled)(pwer=3)  # type: ignore[call-arg]  # wrong on purpose
     with pytest.raises(FedpdError, match=r"power = 2147483648: must be an integer below 2\^31 in size"):
         check_arguments(scaled, {"power": 2**31}, largest=2**31 - 1)
 

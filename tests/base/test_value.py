@@ -1,7 +1,7 @@
 """Values: which fields are leaves, how a value is changed, and that values that differ never share a program."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -381,6 +381,43 @@ def test_a_class_without_a_function_is_refused_with_its_name() -> None:
         simulate(Bare(step=0.1), problem, rounds=1)
     with pytest.raises(FedpdError, match=r"'Still': its class has no function receive\(self, agent, broadcast\)"):
         simulate(Still(step=0.1), problem, rounds=1)
+
+
+def test_a_broadcast_replaces_only_an_x_that_is_the_copy_of_the_model() -> None:
+    class Two(NamedTuple):
+        x: Any
+        x0: Any
+
+    class Own(Method):
+        """The global model is in x0, so that a broadcast must not replace x."""
+
+        def init(self, f: Any, x: Any) -> Any:
+            return Two(x, x)
+
+        def local(self, f: Any, agent: Any, r: Any, key: Any) -> Any:
+            return agent, Work(jnp.int32(1), jnp.int32(0))
+
+        def send(self, agent: Any) -> Any:
+            return agent.x
+
+        def model(self, agent: Any) -> Any:
+            return agent.x0
+
+    class More(Own):
+        """The server sends more than a model."""
+
+        def model(self, agent: Any) -> Any:
+            return Method.model(self, agent)
+
+        def aggregate(self, server: Any, mean: Any, share: Any) -> Any:
+            return mean, (mean, mean)
+
+    class Usual(More):
+        model = Method.model
+
+    for kind in (Own, More, Usual):
+        with pytest.raises(FedpdError, match=rf"'{kind.__name__}': its class has no function receive\(self, agent"):
+            simulate(kind(), problems.opposing_quadratics(), rounds=1)
 
 
 def test_a_factory_that_stores_something_else_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from fedpd import data
-from fedpd.data.files import load
+from fedpd.report.data import load
 
 from .data_files import FILES, OPTIONS, write
 from .endings import cases, ends_well

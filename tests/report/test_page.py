@@ -326,3 +326,12 @@ def test_a_setting_has_one_key() -> None:
 def test_a_page_begins_with_what_the_file_asks_for(run: str, asked: dict[str, float | None]) -> None:
     one = record(entry("FedPD", 0.1))._replace(asked={}, text=f"[run]\nrounds = 3\n{run}\n")
     assert experiment_targets([one]) == asked
+
+
+def test_the_axis_of_an_accuracy_begins_where_the_first_rounds_are_over() -> None:
+    data = page_data([entry("A", 0.1, accuracy=True), entry("B", 0.2, accuracy=True)], {"test_accuracy": None})
+    ranges = {found["name"]: found["range"] for found in data["quantities"]}
+    least = 1 - 0.9 * 10**-0.5  # of A at round 5 of 100
+    room = 0.1 * (1 - least)
+    assert ranges["test_accuracy"] == pytest.approx([least - room, 1 + room], abs=1e-3)
+    assert ranges["stationarity"] is None

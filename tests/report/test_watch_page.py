@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import shutil
 import socket
 import threading
@@ -75,6 +76,13 @@ def test_it_serves_the_state_its_own_files_and_nothing_else(half: Path, address:
     assert ask(address, "/state", Host="evil.example")[0] == 400
 
 
+def test_the_page_begins_with_what_the_experiment_asks_for(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("[run]", "[run]\nuntil = { loss = -1e9 }")
+    run_folder.create(tmp_path / "run", text)
+    runner.run(experiment.parse(text), tmp_path / "run", lambda event: None)
+    assert [one["name"] for one in state(tmp_path / "run")["quantities"]][:2] == ["loss", "stationarity"]
+
+
 def test_a_folder_that_goes_away_is_said(half: Path) -> None:
     shutil.rmtree(half)
     assert "half" in state(half)["problem"]
@@ -100,6 +108,8 @@ def test_curves_grow_in_a_browser(half: Path, address: str) -> None:
         page.wait_for_selector("#figure .main-svg")
         page.wait_for_selector("#status:has-text('First: round 10 of')")
         assert page.inner_text("#name") == "<b>half"
+        assert page.inner_text("#newest") == "stationarity"
+        assert re.fullmatch(r"\d\.\d\de[+-]\d+", page.inner_text("#rows tr:first-child td:nth-of-type(2)"))
         runner.run(experiment.parse(EXPERIMENT), half, lambda event: None)
         page.wait_for_selector("#status:text-is('Finished.')")  # has-text would find "methods finished." too
         assert "diverged" in page.inner_text("#rows")

@@ -18,7 +18,8 @@ def item(outcome: Outcome, table: bool = False) -> Item:
     def run(session: Session) -> Findings:
         session.on_progress("counting", 1, 1)
         rows = (("method", "cost"), ("a|b", "1")) if table else ()
-        return Findings([Check("a | b", "1", "2", outcome, "So it is.")], "small", Figure(), rows)
+        checks = [Check(what, "1", "2", outcome, "So it is.") for what in ("a | b", "c")]
+        return Findings(checks, "small", Figure(), rows)
 
     return Item("an item", run)
 
@@ -63,7 +64,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert [one.verdict for one in found] == [Verdict.REPRODUCED, Verdict.NOT]
     text = (tmp_path / "reproduction.md").read_text()
     assert "| [fig1](#fig1) | an item | reproduced |" in text
-    assert "| a \\| b | 1 | 2 | differs | So it is. |" in text
+    assert "| a \\| b | 1 | 2 | differs | So it is. |\n| c | 1 | 2 | differs | as above |" in text
     assert "| a\\|b | 1 |" in text
     assert "![an item](fig1.png)" in text
     stored = json.loads((tmp_path / "reproduction.json").read_text())

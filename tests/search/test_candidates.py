@@ -7,14 +7,14 @@ import pytest
 
 from fedpd import FedpdError, Method, algorithms, oracles, problems
 from fedpd.algorithms import cards, variants
-from fedpd.search.candidates import Candidate, Setting, factory_name, make_candidates, make_work
+from fedpd.search.candidates import Candidate, Conditions, factory_name, make_candidates, make_work
 
 PROBLEM = problems.penalized_logistic([np.ones((n, 2)) for n in (3, 7, 20)], [np.ones(n) for n in (3, 7, 20)])
 
 
 def made(methods: Any, ranges: dict[str, Any] | None = None, own_work: bool = False, **work: Any) -> list[Candidate]:
-    setting = Setting(make_work(PROBLEM, False, **work), 3, 2, lambda: 4.0, ranges or {}, 10)
-    return make_candidates(methods, setting, own_work)
+    conditions = Conditions(make_work(PROBLEM, False, **work), 3, 2, lambda: 4.0, ranges or {}, 10)
+    return make_candidates(methods, conditions, own_work)
 
 
 def first(candidate: Candidate) -> Method:

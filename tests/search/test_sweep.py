@@ -212,7 +212,7 @@ def test_few_programs() -> None:
     """Numbers share a program; the batch size, another oracle and another text do not."""
 
     def programs(method: Any, grid: dict[str, Any], static: Sequence[str] = ()) -> int:
-        groups = prepare_grid(method, grid, static, PROBLEM, 3).groups
+        _, _, groups = prepare_grid(method, grid, static, PROBLEM, 3)
         return len({jax.tree.structure((group.methods[0], group.some[0])) for group in groups})
 
     def by_hand(step: Any, batch: Any) -> Algorithm:

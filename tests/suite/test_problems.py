@@ -3,17 +3,17 @@
 import jax
 import numpy as np
 import pytest
+from tools.suite_answers import find
 
 from fedpd import FedpdError, theory
 from fedpd.suite import PROBLEMS
-from fedpd.suite.answers import find, known
-from fedpd.suite.problems import at_random, by_dirichlet, by_label, by_size, make
+from fedpd.suite.problems import at_random, by_dirichlet, by_label, by_size, known_answers, make
 
 GENERATED = [name for name, entry in PROBLEMS.items() if not entry.bundled]
 
 
 def test_the_suite_covers_what_it_promises() -> None:
-    facts = known()
+    facts = known_answers()
     assert list(facts) == list(PROBLEMS)
     assert len(PROBLEMS) >= 24
     assert min(fact.agents for fact in facts.values()) == 2
@@ -28,7 +28,7 @@ def test_the_suite_covers_what_it_promises() -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_problem_has_the_size_of_its_facts(name: str) -> None:
-    problem, fact = make(name), known()[name]
+    problem, fact = make(name), known_answers()[name]
     assert (problem.agents, problem.dimension, problem.samples) == (fact.agents, fact.dimension, fact.samples)
     assert problem.name == name
     assert problem.double
@@ -36,14 +36,14 @@ def test_a_problem_has_the_size_of_its_facts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["quadratic-aligned-1e3", "phase-retrieval"])
 def test_answers_can_be_computed_anew(name: str) -> None:
-    found, fact = find(make(name)), known()[name]
+    found, fact = find(make(name)), known_answers()[name]
     np.testing.assert_allclose(found.value, fact.value, rtol=1e-8, atol=1e-20)
     np.testing.assert_allclose(found.condition, fact.condition, rtol=1e-4)
 
 
 def test_the_value_of_a_quadratic_is_that_of_its_minimiser() -> None:
     problem = make("quadratic-equal-1e2")
-    assert theory.objective(problem, problem.answer.minimiser) == pytest.approx(known()[problem.name].value)
+    assert theory.objective(problem, problem.answer.minimiser) == pytest.approx(known_answers()[problem.name].value)
 
 
 def test_a_problem_that_there_is_not_is_refused_with_the_nearest() -> None:
@@ -53,7 +53,7 @@ def test_a_problem_that_there_is_not_is_refused_with_the_nearest() -> None:
 
 def test_bundled_data_gives_what_the_facts_say() -> None:
     pytest.importorskip("sklearn")
-    problem, fact = make("softmax-wine"), known()["softmax-wine"]
+    problem, fact = make("softmax-wine"), known_answers()["softmax-wine"]
     assert (problem.agents, problem.dimension, problem.samples) == (fact.agents, fact.dimension, fact.samples)
     labels = [np.unique(problem.data["y"][i, : problem.sizes[i]]) for i in range(problem.agents)]
     assert max(map(len, labels)) <= 2  # split by label

@@ -14,8 +14,7 @@ from fedpd.algorithms import variants
 from fedpd.cli import app
 from fedpd.core import Problem
 from fedpd.engine.run import Run
-from fedpd.suite.answers import known
-from fedpd.suite.problems import make
+from fedpd.suite.problems import known_answers, make
 from fedpd.suite.race import race, tries_within
 from fedpd.suite.results import costs_of, finding, profile_figure, shares, table_markdown
 from fedpd.suite.runner import SOLVE, Cell, Federation, default_methods, flat, read_cells, run_suite
@@ -224,7 +223,7 @@ def test_values_and_gradients_are_the_simulators(name: str) -> None:
 def test_a_quadratic_has_no_gradient_at_its_minimiser() -> None:
     problem = make("quadratic-equal-1e2")
     value, gradient = Federation(problem).evaluate(flat(problem.answer.minimiser))
-    assert value == pytest.approx(known()[problem.name].value)
+    assert value == pytest.approx(known_answers()[problem.name].value)
     np.testing.assert_allclose(gradient, 0, atol=1e-12)
 
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from fedpd.suite.answers import known
-from fedpd.suite.problems import make
+from fedpd.suite.problems import known_answers, make
 from fedpd.suite.spending import TARGET, Vectors, is_low, spent_until_target
 
 
 def test_a_saddle_point_is_no_solution() -> None:
     """A network whose weights all went to 0 has no gradient, and a large f."""
     problem = make("network-wine")
-    first, least = 1.1, known()["network-wine"].value
+    first, least = 1.1, known_answers()["network-wine"].value
     half = (first + least) / 2
     history = {
         "round": np.arange(4),

@@ -5,7 +5,7 @@
 
 All data come from this repository: formulas, generated data, and docs/figures/*.json, which `tools.figures.record`
 writes. The tables of docs/suite and docs/networks are data too. suite_0.png, suite_8.png and suite_64.png show more
-costs, whose data take hours and are not stored: `python -m fedpd.suite.page` draws them.
+costs, whose data take hours and are not stored: `python -m tools.suite_pages` draws them.
 """
 
 import sys

@@ -5,8 +5,7 @@ from typing import Any
 from benchopt import BaseDataset
 
 from fedpd.suite import PROBLEMS
-from fedpd.suite.answers import known
-from fedpd.suite.problems import make
+from fedpd.suite.problems import known_answers, make
 from fedpd.suite.runner import Federation
 
 
@@ -17,4 +16,4 @@ class Dataset(BaseDataset):
     test_parameters = {"problem": ["quadratic-identity"]}
 
     def get_data(self) -> dict[str, Any]:
-        return {"federation": Federation(make(self.problem)), "value": known()[self.problem].value}
+        return {"federation": Federation(make(self.problem)), "value": known_answers()[self.problem].value}

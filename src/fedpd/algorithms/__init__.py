@@ -4,11 +4,13 @@ Every module of this package is a method, unless its name begins with an undersc
 module's name, and `CARD`. What follows is found at run time; the imports are for type checkers and editors.
 """
 
+from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedpd.core.card import FAMILIES, Card, Variant
+from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 
 if TYPE_CHECKING:
     from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
@@ -68,10 +70,20 @@ if TYPE_CHECKING:
 
 __all__ = sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
 
+
+def _describe_arguments(factory: Callable[..., Any], card: Card) -> None:
+    """Add the words of the card to the docstring of a factory that does not describe its arguments, for `help`."""
+    words, text = {**COMMON_PARAMETERS, **card.parameters}, factory.__doc__ or ""
+    if "Args:" not in text:
+        lines = [f"        {name}: {words.get(name, '')}" for name in signature(factory).parameters]
+        factory.__doc__ = "\n".join([text.rstrip(), "", "    Args:", *lines])
+
+
 _CARDS: dict[str, Card] = {}
 for _name in __all__:
     _module = import_module(f"{__name__}.{_name}")
     _CARDS[_name] = _module.CARD
+    _describe_arguments(getattr(_module, _name), _module.CARD)
     globals()[_name] = getattr(_module, _name)  # algorithms.fedpd is the function, not the module
 
 

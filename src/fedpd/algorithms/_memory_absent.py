@@ -22,7 +22,7 @@ are, not how far agents disagree. With M = 0, and where the mean of q so far is 
 s = eta: long steps without mixing diverged on a convex quadratic problem. Variables are not scaled: an agent that was
 absent when the scales were sent would never hear of them. An agent whose first round is a later one has the rows
 (x^0, 0) until then; they are not on its gradient's graph, which nu sees. The server does not descend where mixing
-stalls, as `_descent.py` does: the values of absent agents are of other points, so their mean is no value of f.
+stalls, as `_memory.py` does: the values of absent agents are of other points, so their mean is no value of f.
 Theorem 4 does not hold here.
 """
 
@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.algorithms._memory_agents import (
     Outcome,
@@ -49,14 +48,13 @@ from fedpd.algorithms._memory_server import (
     Rules,
     Server,
     first_server,
-    in_precision_of,
     minus,
     new_server,
     next_server,
     symmetric,
 )
-from fedpd.core import Array, Key, LocalObjective, Work
-from fedpd.core.stacked import dots, empty_stack, mix, put, row
+from fedpd.core import Array, Key, LocalObjective, Vector, Work
+from fedpd.core.stacked import dots, empty_stack, in_precision_of, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds
 

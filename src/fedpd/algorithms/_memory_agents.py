@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from tree_math import Vector
 
-from fedpd.algorithms._memory_server import Rules, minus, norm
+from fedpd.algorithms._memory_server import Rules, minus
 from fedpd.algorithms._rules import eta_above_theorem_1
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, augmented_lagrangian
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, augmented_lagrangian
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
-from fedpd.core.stacked import dots, put, row
+from fedpd.core.stacked import dots, norm, put, row
 
 PROBES = 10  # gradients of the power iteration for L_i
 USUAL = Rules()
@@ -29,6 +28,7 @@ class Remembering(Method):
     memory: int
     start: Literal["local", "server"]
     rules: Rules = USUAL
+    compares_rounds = True
 
     @property
     def given_eta(self) -> Any:
@@ -41,10 +41,6 @@ class Remembering(Method):
     def rebuild(self, f: LocalObjective, agent: Any) -> Any:
         rule = "mixes each agent's past outcomes, and this agent has lost its own"
         refuse("memory", self.memory, rule, "Start the run again, from x^0 or from its last model")
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
 
     def caution(self, L: float) -> str | None:
         return None if self.given_eta is None else eta_above_theorem_1(self.given_eta, L)
@@ -116,14 +112,7 @@ def with_outcome(agent: Held, outcome: Outcome, slot: Array) -> Held:
 
 
 def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array:
-    """Return nu_l of one agent: how far f_i is from a quadratic function between each row and the newest.
-
-    Args:
-        rows: The agent's rows.
-        newest: The newest of them.
-        L: The largest curvature of f_i, for the rounding of its values.
-        bend: The weight.
-    """
+    """Return nu_l: how far f_i is from a quadratic between each row and the newest. L: its curvature, for rounding."""
     w, dual, value = newest
     apart = minus(rows.x, w)  # X_l - w
     duals = jax.tree.map(lambda leaf, one: leaf + one, rows.dual, dual)

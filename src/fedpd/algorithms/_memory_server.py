@@ -9,39 +9,28 @@ from typing import Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.core import Array
-from fedpd.core.stacked import empty_stack, gram, mix, put, row
+from fedpd.core import Array, Vector
+from fedpd.core.stacked import empty_stack, gram, in_precision_of, mix, norm, put, row
 
 
 class Rules(NamedTuple):
-    """The constants of FedPD-M. Each has a value that switches its rule off, for the ablation table.
+    """The constants of FedPD-M. Each has a value that switches its rule off, for the ablation table."""
 
-    Attributes:
-        aim: eta grows where this times ||m||/(a sqrt(G)) is above 1, and shrinks where it is below.
-        change: The largest factor by which eta changes in a round; 1 leaves it as it is. In round k it is at most
-            1 + 100/(1 + k)^1.1 as well, so that changes are summable.
-        longest: The longest server step s, in units of eta; 1 takes s = eta.
-        bend: The weight of what is not quadratic, in nu; 0 leaves it out.
-        mixes: Whether older rows are mixed with the newest, 1 or 0.
-        convex: The largest eta times the negative curvature of an f_i; infinite: any.
-        budget: What all steps beyond Algorithm 2 may sum up to, in units of eta^(1/2) ||m|| of the start; infinite:
-            anything. When it is spent, all further rounds are those of Algorithm 2.
-        patience: The rounds without progress after which the server descends where an f_i is not convex; infinite:
-            never.
-        informed: The duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does.
-    """
-
-    aim: float = 0.2
+    aim: float = 0.2  # eta grows where this times ||m||/(a sqrt(G)) is above 1, and shrinks where it is below
+    # the largest factor by which eta changes in a round; 1 leaves it as it is. In round k it is at most 1 + 100/(1 +
+    # k)^1.1 as well, so that changes are summable
     change: float = 10.0
-    longest: float = 1e3
-    bend: float = 10.0
-    mixes: float = 1.0
-    convex: float = 0.3
+    longest: float = 1e3  # the longest server step s, in units of eta; 1 takes s = eta
+    bend: float = 10.0  # the weight of what is not quadratic, in nu; 0 leaves it out
+    mixes: float = 1.0  # whether older rows are mixed with the newest, 1 or 0
+    convex: float = 0.3  # the largest eta times the negative curvature of an f_i; infinite: any
+    # what all steps beyond Algorithm 2 may sum up to, in units of eta^(1/2) ||m|| of the start; infinite: anything.
+    # When it is spent, all further rounds are those of Algorithm 2
     budget: float = 1e9
+    # the rounds without progress after which the server descends where an f_i is not convex; infinite: never
     patience: float = 20.0
-    informed: float = 1.0
+    informed: float = 1.0  # the duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does
 
 
 def mixing_weights(A: Array, valid: Array) -> Array:
@@ -82,8 +71,6 @@ def server_step(step: Array, eta: Array, before: Array, between: Array, after: A
     mean of the f_i is not convex along p, or other changes hide it: twice the last step.
 
     Args:
-        step: The last s.
-        eta: The penalty's.
         before: <m^, m^>.
         between: <m^, m>.
         after: <m, m>.
@@ -98,11 +85,9 @@ def balanced(eta: Array, dual: Array, consensus: Array, rows: Array, rules: Rule
     """Return eta times sqrt(aim ||m||/(a sqrt(G))), by at most a factor `change`: a larger eta lets agents differ more.
 
     Args:
-        eta: The last eta.
         dual: ||m||^2 of the newest row.
         consensus: a^2 G of the newest row.
         rows: k, how many rows there have been.
-        rules: The constants.
     """
     ratio = jnp.sqrt(dual / jnp.maximum(consensus, jnp.finfo(dual.dtype).tiny))
     most = jnp.minimum(rules.change, 1 + 100 / (1.0 + rows) ** 1.1)
@@ -138,23 +123,14 @@ class Server(NamedTuple, Generic[Own]):
 
 
 class NewestRow(NamedTuple):
-    """The numbers that agents send about the newest row, beside the row.
+    """The numbers that agents send about the newest row, beside the row."""
 
-    Attributes:
-        answer: The mean dual after the last step, as if all agents had changed theirs as those present did.
-        bent: (M + 1,) nu.
-        curvature: The mean of the eighth powers of eta times the negative curvature.
-        size: The mean of ||Lambda_new||^2.
-        moved: The mean over all agents of the square of the distance from the last row to the mixed one.
-        share: The share of agents that are present, the mean over all rounds so far.
-    """
-
-    answer: Vector
-    bent: Array
-    curvature: Array
-    size: Array
-    moved: Array
-    share: Array
+    answer: Vector  # the mean dual after the last step, as if all agents had changed theirs as those present did
+    bent: Array  # (M + 1,) nu
+    curvature: Array  # the mean of the eighth powers of eta times the negative curvature
+    size: Array  # the mean of ||Lambda_new||^2
+    moved: Array  # the mean over all agents of the square of the distance from the last row to the mixed one
+    share: Array  # the share of agents that are present, the mean over all rounds so far
 
 
 def new_server(x: Vector, size: int, own: Own) -> Server[Own]:
@@ -168,8 +144,6 @@ def first_server(server: Server[Own], dual: Vector, curvature: Array, eta: float
     """Return the server that has the mean dual at the start, and eta; and the weights.
 
     Args:
-        server: The server before.
-        dual: The mean dual.
         curvature: The mean of the L_i.
         eta: The penalty's eta; None finds it.
     """
@@ -194,10 +168,6 @@ def next_server(
     """Return the server that has mixed its rows and chosen the next s and eta; the weights c; and A without nu.
 
     Args:
-        server: The server before.
-        rows: Its rows, with the newest in its place.
-        heard: What agents say about the newest row.
-        rules: The constants.
         beyond: Whether the next round may go beyond Algorithm 2; if not, it is the newest row alone, with s = eta.
     """
     eta, s, k = server.eta, server.step, server.number
@@ -251,13 +221,3 @@ def symmetric(matrix: Array, slot: Array, entries: Array) -> Array:
 def minus(stack: Vector, x: Vector) -> Vector:
     """Return the stack of x_k - x."""
     return jax.tree.map(lambda leaf, one: leaf - one, stack, x)
-
-
-def norm(x: Vector) -> Array:
-    """Return the Euclidean norm of x."""
-    return jnp.sqrt(x @ x)
-
-
-def in_precision_of(x: Vector, number: Array) -> Array:
-    """Return the number in the precision of x."""
-    return number.astype(jax.tree.leaves(x)[0].dtype)

@@ -23,10 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from tree_math import Vector
 
 from fedpd.algorithms._memory import FedPDM
-from fedpd.core import Array, Key, LocalObjective, Work
+from fedpd.core import Array, Key, LocalObjective, Vector, Work
 
 SETS, PROBES = 3, 4  # products with a Hessian: so many per scaling of its rows
 SPREAD = 1e3  # of h_i, from which on variables are scaled

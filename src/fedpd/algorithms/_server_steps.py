@@ -9,11 +9,9 @@ costs a communication like any other. The model of a run is the newest point tha
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Work
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Vector, Work
 
 DECREASE = 1e-4  # the share of the decrease promised by the slope that a step must keep (Armijo)
 
@@ -25,21 +23,13 @@ class Agent(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A line search from `x` along `direction`.
+    """A line search from `x` along `direction`."""
 
-    Attributes:
-        x: The last accepted point.
-        value: f there.
-        gradient: grad f there.
-        direction: The direction that is searched.
-        length: t; the point that agents hold is x + t direction.
-    """
-
-    x: Vector
-    value: Array
-    gradient: Vector
-    direction: Vector
-    length: Array
+    x: Vector  # the last accepted point
+    value: Array  # f there
+    gradient: Vector  # grad f there
+    direction: Vector  # the direction that is searched
+    length: Array  # t; the point that agents hold is x + t direction
 
     @property
     def point(self) -> Vector:
@@ -77,21 +67,11 @@ class ServerSteps(Method):
     def send(self, agent: Agent) -> Any:
         return Gradient(agent.gradient)
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
 
 class LineSearch(ServerSteps):
     """The same with agents that send f_i(x) too, one number. The server compares the points of different rounds."""
 
+    compares_rounds = True
+
     def send(self, agent: Agent) -> tuple[Array, Gradient]:
         return agent.value, Gradient(agent.gradient)
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
-
-
-def choose(condition: Array, one: Any, other: Any) -> Any:
-    """Return one state or the other."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

@@ -12,23 +12,11 @@ newest broadcast is enough. Difference from the paper: its local solver is K SGD
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import (
-    Array,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-    check_oracle,
-    makes,
-)
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import LocalObjective, Method, Model, Oracle, Work, augmented_lagrangian, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.types import Array, Key, Vector
 
 
 class Agent(NamedTuple):
@@ -95,22 +83,14 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Method:
     return AFedPD(eta=eta, oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="A-FedPD",
     summary="FedPD that updates absent agents' duals too",
     family="primal-dual",
-    reference=Reference(
-        authors="Yan Sun, Li Shen, Dacheng Tao",
-        title="A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs",
-        venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024), arXiv:2409.18915",
-        year=2024,
-    ),
-    variants=(
-        Variant(
-            "A-FedPD",
-            lambda L, agents, scale: a_fedpd(eta=scale / L, oracle=solver(L, L / scale)),
-            Guarantee("NC, inexact x_i", "1/e"),
-        ),
-    ),
-    parameters={},
+    authors="Yan Sun, Li Shen, Dacheng Tao",
+    paper="A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs",
+    venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024), arXiv:2409.18915",
+    year=2024,
+    rule=lambda L, agents, scale: a_fedpd(eta=scale / L, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, inexact x_i", "1/e"),
 )

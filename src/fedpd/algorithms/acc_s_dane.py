@@ -15,25 +15,13 @@ With partial participation means are over those present.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import GradientsFirst
 from fedpd.base.checks import at_least, positive
-from fedpd.core import (
-    Array,
-    Exchange,
-    Gradient,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    makes,
-)
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.types import Array, Key, Vector
 
 
 class Agent(NamedTuple):
@@ -50,7 +38,7 @@ class Server(NamedTuple):
     ratio: Array  # A/B
 
 
-class AccSDane(Method):
+class AccSDane(GradientsFirst):
     """Acc-S-DANE: gradients at y in the first exchange, models and gradients there in the second."""
 
     rho: float
@@ -62,21 +50,6 @@ class AccSDane(Method):
 
     def server(self, x: Vector) -> Server:
         return Server(x, x, jnp.zeros(()))
-
-    def exchanges(self) -> tuple[Exchange, Exchange]:
-        return (
-            Exchange(self.differentiate, lambda agent: Gradient(agent.own), self.share_gradient, self.hear_gradient),
-            Exchange(self.local, self.send, self.aggregate, self.receive),
-        )
-
-    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.y)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def share_gradient(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
-        return server, mean
-
-    def hear_gradient(self, agent: Agent, mean: Vector) -> Agent:
-        return agent._replace(mean=mean)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.y, self.rho)
@@ -116,23 +89,16 @@ def acc_s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Method:
     return AccSDane(rho=rho, oracle=oracle, mu=mu)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Acc-S-DANE",
     summary="S-DANE with Nesterov acceleration",
     family="Newton-type",
-    reference=Reference(
-        authors="Xiaowen Jiang, Anton Rodomanov, Sebastian U. Stich",
-        title="Stabilized Proximal-Point Methods for Federated Optimization",
-        venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
-        year=2024,
-    ),
-    variants=(
-        Variant(
-            "Acc-S-DANE",
-            lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
-            only_models=False,
-        ),
-    ),
+    authors="Xiaowen Jiang, Anton Rodomanov, Sebastian U. Stich",
+    paper="Stabilized Proximal-Point Methods for Federated Optimization",
+    venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
+    year=2024,
+    rule=lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
+    only_models=False,
     parameters={"mu": "μ ≥ 0, the strong convexity of the f_i"},
 )

@@ -14,14 +14,62 @@ inexact.
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
-from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, Method, Oracle, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian
 from fedpd.regularizers import Regularizer, proximal_step
+
+
+class Agent(NamedTuple):
+    x: Vector
+    x0: Vector
+    dual: Vector
+    sent: Vector  # x_i + eta lambda_i as the server knows it
+    memory: Any
+
+
+class DualAgents(Method):
+    """ADMM and FedADMM: agents have a dual for x_i = x_0, and send the change of x_i + eta lambda_i.
+
+    Subclasses have `lagrangian`, `divide` and `multiply`.
+    """
+
+    oracle: Oracle
+    start: Literal["local", "server"]
+
+    def lagrangian(self, f: LocalObjective, agent: Agent) -> Subproblem:
+        """Return the local problem, whose penalty is 1/eta."""
+        raise NotImplementedError
+
+    def divide(self, v: Vector) -> Vector:
+        """Return v/eta, in the form of the method's own equations."""
+        raise NotImplementedError
+
+    def multiply(self, v: Vector) -> Vector:
+        """Return eta v, in the same form."""
+        raise NotImplementedError
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=x, dual=0 * x, sent=x, memory=self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        begin = agent.x if self.start == "local" else agent.x0
+        x, memory, work = self.oracle.solve(self.lagrangian(f, agent), begin, agent.memory, r, key)
+        return agent._replace(x=x, dual=agent.dual + self.divide(x - agent.x0), memory=memory), work
+
+    def send(self, agent: Agent) -> Change:
+        return Change(agent.x + self.multiply(agent.dual) - agent.sent)
+
+    def receive(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0, sent=agent.x + self.multiply(agent.dual))
+
+    def missed(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.x0
 
 
 class Server(NamedTuple):
@@ -58,42 +106,23 @@ class ADMM(DualAgents):
 
 @makes(ADMM)
 def admm(
-    *,
-    eta: float,
-    oracle: Oracle,
-    g: Regularizer | None = None,
-    start: Literal["local", "server"] = "local",
+    *, eta: float, oracle: Oracle, g: Regularizer | None = None, start: Literal["local", "server"] = "local"
 ) -> Method:
-    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server.
-
-    Args:
-        eta: The inverse of the penalty.
-        oracle: The local solver, from `fedpd.oracles`.
-        g: The regulariser, from `fedpd.regularizers`; None: no regulariser.
-        start: Where the oracle starts: "local" at x_i, or "server" at x_0.
-    """
+    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
     return ADMM(eta=eta, oracle=oracle, g=g, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="ADMM",
     summary="the classical method that FedPD builds on",
     family="primal-dual",
-    reference=Reference(
-        authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",
-        title=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
-        venue="Foundations and Trends in Machine Learning 3(1), 1-122",
-        year=2011,
-    ),
-    variants=(
-        Variant(
-            "ADMM",
-            lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
-            Guarantee("NC, exact x_i, g = 0", "1/e"),
-        ),
-    ),
-    parameters={},
+    authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",
+    paper=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
+    venue="Foundations and Trends in Machine Learning 3(1), 1-122",
+    year=2011,
+    rule=lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, exact x_i, g = 0", "1/e"),
 )

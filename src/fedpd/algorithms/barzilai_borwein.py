@@ -13,12 +13,12 @@ step has the length `first`. A point that is refused has cost a communication. A
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.algorithms._server_steps import LineSearch, Trial, choose
+from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Array, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Method, Vector, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.stacked import choose
 
 
 class Server(NamedTuple):
@@ -68,24 +68,17 @@ def barzilai_borwein(*, rule: Literal["long", "short"] = "long", window: int = 1
     return BarzilaiBorwein(rule=rule, window=window, first=first)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Barzilai-Borwein",
     summary="gradient descent with a step from two gradients",
     family="steps at the server",
-    reference=Reference(
-        authors="Jonathan Barzilai, Jonathan M. Borwein",
-        title="Two-Point Step Size Gradient Methods",
-        venue="IMA Journal of Numerical Analysis 8, 141-148",
-        year=1988,
-    ),
-    variants=(
-        Variant(
-            "Barzilai-Borwein",
-            lambda L, agents, scale: barzilai_borwein(first=scale),
-            Guarantee("NC: every limit point is stationary"),
-            only_models=False,
-        ),
-    ),
+    authors="Jonathan Barzilai, Jonathan M. Borwein",
+    paper="Two-Point Step Size Gradient Methods",
+    venue="IMA Journal of Numerical Analysis 8, 141-148",
+    year=1988,
+    rule=lambda L, agents, scale: barzilai_borwein(first=scale),
+    guarantee=Guarantee("NC: every limit point is stationary"),
+    only_models=False,
     parameters={
         "rule": '`"long"` or `"short"`, which of the two steps is taken',
         "window": "W, the accepted values that a new one is compared with",

@@ -14,13 +14,12 @@ neighbour, the server, and the server's own function is zero.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.stacked import choose
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
 
@@ -81,7 +80,7 @@ class Cola(Method):
         return x0, x0
 
     def receive(self, agent: Any, x0: Any) -> Any:
-        known = jax.tree.map(lambda new, old: jnp.where(agent.speaks, new, old), agent.x, agent.known)
+        known = choose(agent.speaks, agent.x, agent.known)
         return agent._replace(x0=x0, known=known, dual=agent.dual + (known - x0) / self.eta)
 
     def model(self, agent: Any) -> Vector:
@@ -128,23 +127,16 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
     return Cola(eta=eta, smoothness=smoothness, threshold=threshold, decay=decay)
 
 
-CARD = Card(
+CARD = Card.single(
     title="COLA",
     summary="ADMM without small messages",
     family="lazy communication",
-    reference=Reference(
-        authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",
-        title="Communication-Censored Linearized ADMM for Decentralized Consensus Optimization",
-        venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "COLA",
-            lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
-            Guarantee("C, without a rate (SC: linear)"),
-        ),
-    ),
+    authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",
+    paper="Communication-Censored Linearized ADMM for Decentralized Consensus Optimization",
+    venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
+    year=2019,
+    rule=lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
+    guarantee=Guarantee("C, without a rate (SC: linear)"),
     parameters={
         "threshold": "agents do not send changes below threshold · decay^r; 0: they send all",
         "decay": "in (0, 1), the factor on the threshold per round",

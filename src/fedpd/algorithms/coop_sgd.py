@@ -16,26 +16,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
-from fedpd.core import (
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Method,
-    Mixing,
-    Model,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    makes,
-)
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Exchange, LocalObjective, Method, Mixing, Model, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import gd
 
 ELASTIC = (
@@ -97,9 +84,6 @@ class MixedSGD(CoopSGD):
         # JAX keeps the precision in which it first saw an array, so it gets a new one each time.
         return jnp.asarray(as_array(self.mixing, "mixing", FEDAVG).astype(float))[agent]
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def exchanges(self) -> tuple[Exchange]:
         return (Exchange(self.local, self.send, Mixing(self.weights), self.receive),)
 
@@ -130,25 +114,19 @@ def _check_mixing(mixing: Any) -> None:
         refuse("mixing", weights.tolist(), rule, "Use entries of at least 0")
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    oracle = gd(step=scale / (4 * L * Q), iterations=Q)
-    return coop_sgd(oracle=oracle, alpha=0.9 / agents, beta=0.9)
-
-
-CARD = Card(
+CARD = Card.single(
     title="Cooperative SGD",
     summary="local steps, then any mixing of the models",
     family="averaging",
-    reference=Reference(
-        authors="Jianyu Wang, Gauri Joshi",
-        title="Cooperative SGD: A Unified Framework for the Design and Analysis of Local-Update SGD Algorithms",
-        venue=(
-            "Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
-            "of Communication-Efficient SGD Algorithms'"
-        ),
-        year=2021,
+    authors="Jianyu Wang, Gauri Joshi",
+    paper="Cooperative SGD: A Unified Framework for the Design and Analysis of Local-Update SGD Algorithms",
+    venue="Journal of Machine Learning Research 22(213), 1-50; arXiv:1808.07576 (2018) under the title '... "
+    "of Communication-Efficient SGD Algorithms'",
+    year=2021,
+    rule=lambda L, agents, scale: coop_sgd(
+        oracle=gd(step=scale / (4 * L * Q), iterations=Q), alpha=0.9 / agents, beta=0.9
     ),
-    variants=(Variant("Cooperative SGD", _rule, Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2")),),
+    guarantee=Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2"),
     parameters={
         "alpha": "α in (0, 1], the fraction by which agents move to z in elastic averaging; give β too",
         "beta": "β in (0, 1], the fraction by which z moves to the agents; Nα makes it symmetric",

@@ -11,12 +11,10 @@ fixed point moves with them. The paper solves local problems exactly: give the o
 
 from typing import Any
 
-from tree_math import Vector
-
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import lbfgs
 
@@ -27,9 +25,6 @@ class Dane(GradientsFirst):
     mu: float
     oracle: Oracle
     eta: float
-
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         phi = Subproblem(f, self.eta * agent.mean - agent.own - self.mu * agent.x, self.mu)
@@ -73,8 +68,5 @@ CARD = Card(
             summary="local problems solved by L-BFGS",
         ),
     ),
-    parameters={
-        "mu": "μ ≥ 0, the weight of the proximal term",
-        "eta": "η, the factor on the mean gradient",
-    },
+    parameters={"mu": "μ ≥ 0, the weight of the proximal term", "eta": "η, the factor on the mean gradient"},
 )

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import jax
 from tree_math import Vector
 
-from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -27,6 +26,18 @@ class Agent(NamedTuple):
     personal: Vector  # v_i
     memory: Any  # of the oracle
     own_memory: Any  # of the oracle `own`
+
+
+class BesidePersonalModels(Method):
+    """Agents send x and keep a personal model, which they lose if their state is lost. States have a field x."""
+
+    repeats = True
+
+    def send(self, agent: Any) -> Vector:
+        return agent.x
+
+    def rebuild(self, f: LocalObjective, agent: Any) -> Any:
+        return self.init(f, agent.x)
 
 
 class Ditto(BesidePersonalModels):
@@ -60,26 +71,17 @@ def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Method:
     return Ditto(rho=rho, oracle=oracle, own=own)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Ditto",
     summary="FedAvg, and a personal model of each agent near the server's",
     family="averaging",
-    reference=Reference(
-        authors="Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith",
-        title="Ditto: Fair and Robust Federated Learning Through Personalization",
-        venue=(
-            "Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
-            "arXiv:2012.04221"
-        ),
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "Ditto",
-            lambda L, agents, scale: ditto(rho=L, oracle=solver(L / scale, 0), own=solver(L, L)),
-            Guarantee("as FedAvg for x; for the v_i SC, BG, x within O(1/r) of its limit", "-"),
-        ),
-    ),
+    authors="Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith",
+    paper="Ditto: Fair and Robust Federated Learning Through Personalization",
+    venue="Proceedings of the 38th International Conference on Machine Learning (ICML 2021), PMLR 139, 6357-6368; "
+    "arXiv:2012.04221",
+    year=2021,
+    rule=lambda L, agents, scale: ditto(rho=L, oracle=solver(L / scale, 0), own=solver(L, L)),
+    guarantee=Guarantee("as FedAvg for x; for the v_i SC, BG, x within O(1/r) of its limit", "-"),
     parameters={
         "rho": "ρ ≥ 0, the weight of the proximal term of the personal models (the paper's λ)",
         "own": "the local solver of the personal models; `None`: as `oracle`",

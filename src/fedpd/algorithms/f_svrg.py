@@ -11,12 +11,10 @@ per-coordinate scaling.
 
 from typing import ClassVar, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -64,27 +62,17 @@ def f_svrg(
     return FSVRG(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="F-SVRG",
     summary="variance-reduced steps along the mean gradient",
     family="corrected gradients",
-    reference=Reference(
-        authors="Jakub Konečný, H. Brendan McMahan, Daniel Ramage, Peter Richtárik",
-        title="Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
-        venue=(
-            "arXiv:1610.02527; analysed by Shicong Cen, Huishuai Zhang, Yuejie Chi, Wei Chen, Tie-Yan Liu, "
-            "'Convergence of Distributed Stochastic Variance Reduced Methods without Sampling Extra Data', "
-            "arXiv:1905.12648 (2019)"
-        ),
-        year=2016,
-    ),
-    variants=(
-        Variant(
-            "F-SVRG",
-            lambda L, agents, scale: f_svrg(step=scale / (6 * L * Q), iterations=Q),
-            Guarantee("NC", "1/e", "Q/e", "M/e + Q/e"),
-            only_models=False,
-        ),
-    ),
-    parameters={},
+    authors="Jakub Konečný, H. Brendan McMahan, Daniel Ramage, Peter Richtárik",
+    paper="Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
+    venue="arXiv:1610.02527; analysed by Shicong Cen, Huishuai Zhang, Yuejie Chi, Wei Chen, Tie-Yan Liu, "
+    "'Convergence of Distributed Stochastic Variance Reduced Methods without Sampling Extra Data', "
+    "arXiv:1905.12648 (2019)",
+    year=2016,
+    rule=lambda L, agents, scale: f_svrg(step=scale / (6 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC", "1/e", "Q/e", "M/e + Q/e"),
+    only_models=False,
 )

@@ -16,14 +16,12 @@ that is rho = 2e-3. That program also clips gradients and adds weight decay.
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._adaptive_server import check_decay
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import check_decay
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import at_least
-from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -57,34 +55,23 @@ class FedACG(LocalAveraging):
 
 @makes(FedACG)
 def fedacg(*, oracle: Oracle, momentum: float = 0.85, rho: float = 2e-3) -> Method:
-    """Return FedACG, with a local oracle on f_i(y) + (rho/2) ||y - z||^2.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        momentum: How far ahead of its model the server sends, and the part of m that it keeps, in [0, 1).
-        rho: The weight of the proximal term, at least 0.
-    """
+    """Return FedACG, with a local oracle on f_i(y) + (rho/2) ||y - z||^2."""
     check_oracle(oracle)
     check_decay("momentum", momentum)
     at_least("rho", rho, 0, "rho is the weight of (rho/2)||y - z||^2; 0 leaves it out")
     return FedACG(oracle=oracle, momentum=momentum, rho=rho)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedacg(oracle=fedavg_steps(L, scale / 10))  # as for FedAvgM
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedACG",
     summary="FedProx around a point ahead of the server's model",
     family="averaging",
-    reference=Reference(
-        authors="Geeho Kim, Jinkyu Kim, Bohyung Han",
-        title="Communication-Efficient Federated Learning with Accelerated Client Gradient",
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2024); arXiv:2201.03172",
-        year=2024,
-    ),
-    variants=(Variant("FedACG", _rule, Guarantee("NC, not compared with the paper")),),
+    authors="Geeho Kim, Jinkyu Kim, Bohyung Han",
+    paper="Communication-Efficient Federated Learning with Accelerated Client Gradient",
+    venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2024); arXiv:2201.03172",
+    year=2024,
+    rule=lambda L, agents, scale: fedacg(oracle=fedavg_steps(L, scale / 10)),  # as for FedAvgM
+    guarantee=Guarantee("NC, not compared with the paper"),
     parameters={
         "momentum": "λ in [0, 1): how far ahead of its model the server sends, and the part of m that it keeps",
         "rho": "ρ ≥ 0, the weight of the proximal term",

@@ -15,14 +15,10 @@ the agents' numbers of samples, as Flower does. Flower's FedAdagrad starts v at 
 `initial=0.0`.
 """
 
-from typing import Any
-
-from tree_math import Vector
-
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.algorithms.fedadam import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
+from fedpd.core import Method, Oracle, Vector, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class FedAdagrad(AdaptiveServer):
@@ -36,29 +32,19 @@ class FedAdagrad(AdaptiveServer):
 def fedadagrad(
     *, oracle: Oracle, step: float = 0.01, beta1: float = 0.0, tau: float = 1e-8, initial: float | None = None
 ) -> Method:
-    """Return FedAdagrad, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-    """
+    """Return FedAdagrad, with a local oracle that works on f_i itself."""
     check_adaptive(oracle, step, tau, initial, beta1=beta1)
     return FedAdagrad(oracle=oracle, step=step, beta1=beta1, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadagrad(oracle=fedavg_steps(L, 1.0), step=0.1 * scale)  # ten times FedAdam's, because v is a sum
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAdagrad",
     summary="local steps, then a step of Adagrad at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedAdagrad", _rule, Guarantee("NC, BG, bounded variance")),),
+    # ten times FedAdam's, because v is a sum
+    rule=lambda L, agents, scale: fedadagrad(oracle=fedavg_steps(L, 1.0), step=0.1 * scale),
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters={name: words for name, words in PARAMETERS.items() if name != "beta2"},
     search={"step": 0.01},
 )

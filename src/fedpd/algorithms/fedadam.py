@@ -18,14 +18,83 @@ Flower and in FL-Simulator, and tau^2 in the program of FedACG. Flower's FedAdam
 correction; the two others do not.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tree_math import Vector
+import jax
+import jax.numpy as jnp
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.algorithms.fedavg import LocalAveraging
+from fedpd.base.checks import at_least, below, positive
+from fedpd.core import Method, Oracle, Vector, check_oracle, makes
+from fedpd.core.card import Card, Guarantee, Reference
+
+SERVER_STEP = "Start with 0.01: each coordinate of the model moves by about this much per round"
+PARAMETERS = {
+    "step": "the server's step size: about how far each coordinate of the model moves per round",
+    "beta1": "β₁ in [0, 1), the part of m that the server keeps in a round",
+    "beta2": "β₂ in [0, 1), the part of v that the server keeps in a round",
+    "tau": "τ > 0; a larger τ adapts less to the size of each coordinate",
+    "initial": "v before the first round, at least 0; `None`: τ², as in the paper",
+}
+REFERENCE = Reference(
+    authors=(
+        "Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub Konečný, Sanjiv Kumar, "
+        "H. Brendan McMahan"
+    ),
+    title="Adaptive Federated Optimization",
+    venue="9th International Conference on Learning Representations (ICLR 2021); arXiv:2003.00295",
+    year=2021,
+)
+
+
+class Server(NamedTuple):
+    x: Vector
+    m: Vector
+    v: Vector
+
+
+class AdaptiveServer(LocalAveraging):
+    """FedAdam, FedYogi and FedAdagrad, which differ in `second_moment`: v = second_moment(v, Delta^2)."""
+
+    oracle: Oracle
+    step: float
+    beta1: float
+    tau: float
+    initial: float | None
+    repeats = False  # m and v are sums of what agents sent
+    model_first = True
+
+    def second_moment(self, v: Vector, square: Vector) -> Vector:
+        """Return the next v from Delta^2."""
+        self.needs("second_moment(self, v, square)")
+
+    def server(self, x: Vector) -> Server:
+        initial = self.tau**2 if self.initial is None else self.initial
+        return Server(x, 0 * x, jax.tree.map(lambda leaf: jnp.full_like(leaf, initial), x))
+
+    def aggregate(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
+        delta = mean - server.x
+        m = self.beta1 * server.m + (1 - self.beta1) * delta
+        v = self.second_moment(server.v, delta * delta)
+        x = server.x + self.step * m / (jax.tree.map(jnp.sqrt, v) + self.tau)
+        return Server(x, m, v), x
+
+
+def check_adaptive(oracle: Oracle, step: float, tau: float, initial: float | None, **betas: float) -> None:
+    """Refuse settings that do not fit."""
+    check_oracle(oracle)
+    positive("step", step, SERVER_STEP)
+    positive("tau", tau, "Give e.g. 1e-3; the smaller tau is, the more the step adapts to each coordinate")
+    for name, beta in betas.items():
+        check_decay(name, beta)
+    if initial is not None:
+        at_least("initial", initial, 0, "It is v before the first round. Leave it out for tau^2, as in the paper")
+
+
+def check_decay(name: str, value: float) -> None:
+    """Refuse the part of a running mean or momentum that is not in [0, 1)."""
+    below(name, at_least(name, value, 0, "0 keeps nothing of earlier rounds"), 1, "Give e.g. 0.9")
 
 
 class FedAdam(AdaptiveServer):
@@ -49,14 +118,6 @@ def fedadam(
 ) -> Method:
     """Return FedAdam, with a local oracle that works on f_i itself.
 
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        beta2: The decay of v, in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-
     Examples:
         >>> from fedpd import algorithms, oracles
         >>> algorithms.fedadam(oracle=oracles.sgd(step=0.1, iterations=8), tau=1e-3).description
@@ -66,16 +127,14 @@ def fedadam(
     return FedAdam(oracle=oracle, step=step, beta1=beta1, beta2=beta2, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadam(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # the server's step has no natural size in L
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAdam",
     summary="local steps, then a step of Adam at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedAdam", _rule, Guarantee("NC, BG, bounded variance")),),
+    # the server's step has no natural size in L
+    rule=lambda L, agents, scale: fedadam(oracle=fedavg_steps(L, 1.0), step=0.01 * scale),
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters=PARAMETERS,
     search={"step": 0.01},
 )

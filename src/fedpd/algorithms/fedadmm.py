@@ -16,13 +16,11 @@ multiple of the sum of all duals, so it stops at a minimiser of f + (rho |S|)/(4
 
 from typing import Any, Literal
 
-from tree_math import Vector
-
-from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.admm import Agent, DualAgents
 from fedpd.base.checks import choice, positive
-from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, augmented_lagrangian, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class FedADMM(DualAgents):
@@ -50,20 +48,9 @@ class FedADMM(DualAgents):
 
 @makes(FedADMM)
 def fedadmm(
-    *,
-    rho: float,
-    oracle: Oracle,
-    server_step: float | None = None,
-    start: Literal["local", "server"] = "server",
+    *, rho: float, oracle: Oracle, server_step: float | None = None, start: Literal["local", "server"] = "server"
 ) -> Method:
-    """Return FedADMM with penalty rho, a local oracle, and a server step.
-
-    Args:
-        rho: The penalty; FedPD's eta is 1/rho.
-        oracle: The local solver, from `fedpd.oracles`.
-        server_step: The server's step; None: the share of agents that are present.
-        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
-    """
+    """Return FedADMM with penalty rho, a local oracle, and a server step."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("rho", rho, "rho = L is a good start, where L is the smoothness of the f_i")
@@ -72,23 +59,16 @@ def fedadmm(
     return FedADMM(rho=rho, oracle=oracle, server_step=server_step, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedADMM",
     summary="ADMM by differences, for partial participation",
     family="primal-dual",
-    reference=Reference(
-        authors="Yonghai Gong, Yichuan Li, Nikolaos M. Freris",
-        title="FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity",
-        venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
-        year=2022,
-    ),
-    variants=(
-        Variant(
-            "FedADMM",
-            lambda L, agents, scale: fedadmm(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, inexact x_i; rate not confirmed", "1/e"),
-        ),
-    ),
+    authors="Yonghai Gong, Yichuan Li, Nikolaos M. Freris",
+    paper="FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity",
+    venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
+    year=2022,
+    rule=lambda L, agents, scale: fedadmm(rho=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, inexact x_i; rate not confirmed", "1/e"),
     parameters={
         "rho": "ρ, the penalty; 1/η of FedPD",
         "server_step": "the server's step; `None`: the share of agents that are present",

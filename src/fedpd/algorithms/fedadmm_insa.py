@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, count, positive
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import ITERATIONS
 
 
@@ -107,34 +106,21 @@ def fedadmm_insa(
     at_least("tau", tau, 1, "The factor by which a penalty changes; 2 is usual, 1 keeps penalties")
     at_least("delta", delta, 0, "The weight of the server's last model; 0 forgets it")
     return FedADMMInSa(
-        beta=beta,
-        smoothness=smoothness,
-        convexity=convexity,
-        iterations=iterations,
-        ratio=ratio,
-        tau=tau,
-        delta=delta,
+        beta=beta, smoothness=smoothness, convexity=convexity, iterations=iterations, ratio=ratio, tau=tau, delta=delta
     )
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedADMM-InSa",
     summary="ADMM with adaptive penalties and inexact solves",
     family="primal-dual",
-    reference=Reference(
-        authors="Yongcun Song, Ziqi Wang, Enrique Zuazua",
-        title="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
-        venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
-        year=2025,
-    ),
-    variants=(
-        Variant(
-            "FedADMM-InSa",
-            lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
-            Guarantee("SC, with fixed penalties: converges"),
-            only_models=False,
-        ),
-    ),
+    authors="Yongcun Song, Ziqi Wang, Enrique Zuazua",
+    paper="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
+    venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
+    year=2025,
+    rule=lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
+    guarantee=Guarantee("SC, with fixed penalties: converges"),
+    only_models=False,
     parameters={
         "beta": "β, the first penalty of every agent",
         "convexity": "c, the strong convexity of the f_i",

@@ -10,12 +10,44 @@ authors does: `transforms.wrap(..., mean=transforms.weighted("samples"))`. A pro
 local losses instead, so that large agents take larger steps.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.base.value import attribute
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+
+
+class Agent(NamedTuple):
+    x: Vector  # x^r on arrival, x_i^{r,Q} after the local steps
+    memory: Any  # the oracle's memory between rounds
+
+
+class LocalAveraging(Method):
+    """FedAvg and its relatives: x_i = oracle(subproblem(f_i, x^r)) from x^r, x^{r+1} = (1/N) sum_i x_i."""
+
+    oracle = attribute(None)  # of type Oracle; a field, or made of other fields
+    repeats = True
+
+    def subproblem(self, f: LocalObjective, x: Vector) -> Subproblem:
+        """Return what an agent minimises that received x."""
+        return Subproblem(f)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = self.oracle.solve(self.subproblem(f, agent.x), agent.x, agent.memory, r, key)
+        return Agent(x, memory), work
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
+
+    def with_message(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=self.oracle.init(f, agent.x))
 
 
 class FedAvg(LocalAveraging):
@@ -37,23 +69,16 @@ def fedavg(*, oracle: Oracle) -> Method:
     return FedAvg(oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedavg(oracle=fedavg_steps(L, scale))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAvg",
     summary="local steps, then averaging",
     family="averaging",
-    reference=Reference(
-        authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
-        title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        venue=(
-            "Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
-            "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629"
-        ),
-        year=2017,
-    ),
-    variants=(Variant("FedAvg-SGD", _rule, Guarantee("SC, BG", "1/e", "1/e", "1/e")),),
-    parameters={},
+    authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
+    paper="Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    venue="Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
+    "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629",
+    year=2017,
+    rule=lambda L, agents, scale: fedavg(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("SC, BG", "1/e", "1/e", "1/e"),
+    label="FedAvg-SGD",
 )

@@ -17,14 +17,12 @@ optimiser SGD with momentum and tune its step, as Flower's FedAvgM does; all thr
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._adaptive_server import check_decay
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedadam import check_decay
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import positive
-from fedpd.core import Method, Oracle, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Method, Oracle, Vector, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -52,34 +50,23 @@ class FedAvgM(LocalAveraging):
 
 @makes(FedAvgM)
 def fedavgm(*, oracle: Oracle, step: float = 1.0, momentum: float = 0.9) -> Method:
-    """Return FedAvgM, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        momentum: The part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step.
-    """
+    """Return FedAvgM, with a local oracle that works on f_i itself."""
     check_oracle(oracle)
     positive("step", step, "1 adds the mean change to the model")
     check_decay("momentum", momentum)
     return FedAvgM(oracle=oracle, step=step, momentum=momentum)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedavgm(oracle=fedavg_steps(L, scale / 10))  # a tenth: 1/(1 - momentum) steps add up
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedAvgM",
     summary="FedAvg with momentum at the server",
     family="averaging",
-    reference=Reference(
-        authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
-        title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-        venue="arXiv:1909.06335",
-        year=2019,
-    ),
-    variants=(Variant("FedAvgM", _rule, Guarantee("NC, not proved")),),
+    authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
+    paper="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+    venue="arXiv:1909.06335",
+    year=2019,
+    rule=lambda L, agents, scale: fedavgm(oracle=fedavg_steps(L, scale / 10)),  # a tenth: 1/(1 - momentum) steps add up
+    guarantee=Guarantee("NC, not proved"),
     parameters={
         "step": "the server's step size; 1 is that of the paper",
         "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step",

@@ -17,12 +17,11 @@ weight is divided by that of an average staleness, by default 1, so that it is (
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 FRESH = -1  # the agent was absent and has received the newest model
 
@@ -57,9 +56,6 @@ class FedBuff(Method):
         x = server + self.server_step * mean
         return x, x
 
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
     def missed(self, agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x, version=jnp.int32(FRESH))
 
@@ -73,11 +69,6 @@ class FedBuff(Method):
 @makes(FedBuff)
 def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0) -> Method:
     """Return FedBuff, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        server_step: The server's step size.
-        staleness: The exponent of the weight (1 + tau)^-staleness of a message that is tau server steps old.
 
     Examples:
         >>> from fedpd import algorithms, clock, oracles, problems, simulate
@@ -96,26 +87,17 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
     return FedBuff(oracle=oracle, server_step=server_step, staleness=staleness)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedbuff(oracle=fedavg_steps(L, scale))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedBuff",
     summary="local steps, then the mean change of K agents",
     family="averaging",
-    reference=Reference(
-        authors=(
-            "John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"
-        ),
-        title="Federated Learning with Buffered Asynchronous Aggregation",
-        venue=(
-            "Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
-            "(AISTATS 2022); arXiv:2106.06639"
-        ),
-        year=2022,
-    ),
-    variants=(Variant("FedBuff", _rule, Guarantee("NC, BG, bounded delays")),),
+    authors=("John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"),
+    paper="Federated Learning with Buffered Asynchronous Aggregation",
+    venue="Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
+    "(AISTATS 2022); arXiv:2106.06639",
+    year=2022,
+    rule=lambda L, agents, scale: fedbuff(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, BG, bounded delays"),
     parameters={
         "server_step": "the server's step size",
         "staleness": "the exponent of the weight (1 + τ)^-staleness of a message that is τ server steps old",

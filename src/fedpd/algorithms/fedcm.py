@@ -18,13 +18,12 @@ decay. The paper itself was not compared.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fednova import check_steps, total_step
 from fedpd.base.checks import at_most, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -78,13 +77,7 @@ class FedCM(Method):
 
 @makes(FedCM)
 def fedcm(*, oracle: Oracle, alpha: float = 0.1, server_step: float = 1.0) -> Method:
-    """Return FedCM, with a local oracle that has a step size.
-
-    Args:
-        oracle: The local solver, `oracles.gd` or `oracles.sgd`.
-        alpha: The part of the agent's own gradient in a local step, in (0, 1]; 1 is FedAvg.
-        server_step: The server's step size; 1 is the mean of the local models.
-    """
+    """Return FedCM, with a local oracle that has a step size."""
     check_steps(oracle)
     remedy = "Give the part of the agent's own gradient in a step, e.g. 0.1; 1 is FedAvg"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
@@ -92,25 +85,19 @@ def fedcm(*, oracle: Oracle, alpha: float = 0.1, server_step: float = 1.0) -> Me
     return FedCM(alpha=alpha, oracle=oracle, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedCM",
     summary="local steps with the mean direction of the last round",
     family="averaging",
-    reference=Reference(
-        authors="Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao",
-        title="FedCM: Federated Learning with Client-level Momentum",
-        venue="arXiv:2106.10874",
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "FedCM",
-            lambda L, agents, scale: fedcm(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, not compared with the paper"),
-            only_models=False,
-        ),
-    ),
+    authors="Jing Xu, Sen Wang, Liwei Wang, Andrew Chi-Chih Yao",
+    paper="FedCM: Federated Learning with Client-level Momentum",
+    venue="arXiv:2106.10874",
+    year=2021,
+    rule=lambda L, agents, scale: fedcm(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, not compared with the paper"),
+    only_models=False,
     parameters={
+        "oracle": "the local solver, `oracles.gd` or `oracles.sgd`",
         "alpha": "α in (0, 1], the part of the agent's own gradient in a local step; 1 is FedAvg",
     },
     search={"alpha": (0.1, 0.03, 0.3, 0.6)},

@@ -12,13 +12,11 @@ weight, where the authors' program weighs them by their numbers of samples.
 
 from typing import Any
 
-from tree_math import Vector
-
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class FedDane(GradientsFirst):
@@ -26,9 +24,6 @@ class FedDane(GradientsFirst):
 
     mu: float
     oracle: Oracle
-
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.mu * agent.x, self.mu)
@@ -43,28 +38,17 @@ def feddane(*, mu: float, oracle: Oracle) -> Method:
     return FedDane(mu=mu, oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedDANE",
     summary="a Newton-type problem with the mean gradient",
     family="corrected gradients",
-    reference=Reference(
-        authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
-        title="FedDANE: A Federated Newton-Type Method",
-        venue=(
-            "53rd Asilomar Conference on Signals, Systems, and Computers (2019, invited paper); "
-            "arXiv:2001.01920 (January 2020)"
-        ),
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "FedDANE",
-            lambda L, agents, scale: feddane(mu=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, bounded dissimilarity; not confirmed", "1/e"),
-            only_models=False,
-        ),
-    ),
-    parameters={
-        "mu": "μ ≥ 0, the weight of the proximal term",
-    },
+    authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
+    paper="FedDANE: A Federated Newton-Type Method",
+    venue="53rd Asilomar Conference on Signals, Systems, and Computers (2019, invited paper); "
+    "arXiv:2001.01920 (January 2020)",
+    year=2019,
+    rule=lambda L, agents, scale: feddane(mu=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, bounded dissimilarity; not confirmed", "1/e"),
+    only_models=False,
+    parameters={"mu": "μ ≥ 0, the weight of the proximal term"},
 )

@@ -17,13 +17,11 @@ the program divides by its first step size in all rounds. The paper itself was n
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fednova import check_steps, total_step
 from fedpd.base.checks import positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import gd
 
 
@@ -91,33 +89,25 @@ class FedDC(Method):
 
 @makes(FedDC)
 def feddc(*, alpha: float, oracle: Oracle) -> Method:
-    """Return FedDC, with a local oracle that has a step size.
-
-    Args:
-        alpha: The weight of the penalty on the drift; FedDyn's alpha.
-        oracle: The local solver, `oracles.gd` or `oracles.sgd`.
-    """
+    """Return FedDC, with a local oracle that has a step size."""
     check_steps(oracle)
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i, as for FedDyn")
     return FedDC(alpha=alpha, oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return feddc(alpha=L / scale, oracle=gd(step=1 / (8 * Q * (L + L / scale)), iterations=Q))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedDC",
     summary="FedDyn's drift and SCAFFOLD's control variates",
     family="primal-dual",
-    reference=Reference(
-        authors="Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu",
-        title="FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2022); arXiv:2203.11751",
-        year=2022,
-    ),
-    variants=(Variant("FedDC", _rule, Guarantee("NC, not compared with the paper"), only_models=False),),
+    authors="Liang Gao, Huazhu Fu, Li Li, Yingwen Chen, Ming Xu, Cheng-Zhong Xu",
+    paper="FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
+    venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR 2022); arXiv:2203.11751",
+    year=2022,
+    rule=lambda L, agents, scale: feddc(alpha=L / scale, oracle=gd(step=1 / (8 * Q * (L + L / scale)), iterations=Q)),
+    guarantee=Guarantee("NC, not compared with the paper"),
+    only_models=False,
     parameters={
         "alpha": "α, the weight of the penalty on the drift; FedDyn's α",
+        "oracle": "the local solver, `oracles.gd` or `oracles.sgd`",
     },
 )

@@ -15,12 +15,10 @@ this program starts at y_i = x_i = xh_i = x^0, without the initial round of prox
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import below, choice, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
+from fedpd.core.card import Card, Guarantee
 from fedpd.regularizers import Regularizer, proximal_step
 
 RELAXATION = "alpha is the relaxation; 1 is none"
@@ -90,15 +88,7 @@ def feddr(
     g: Regularizer | None = None,
     start: Literal["local", "server"] = "local",
 ) -> Method:
-    """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server.
-
-    Args:
-        eta: The parameter of the proximal operators.
-        oracle: The local solver, from `fedpd.oracles`.
-        alpha: The relaxation, in (0, 2); 1 is none.
-        g: The regulariser, from `fedpd.regularizers`; None: no regulariser.
-        start: Where the oracle starts: "local" at x_i, as in the authors' program, or "server" at x_0.
-    """
+    """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
@@ -106,27 +96,15 @@ def feddr(
     return FedDR(eta=eta, oracle=oracle, alpha=alpha, g=g, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedDR",
     summary="randomised Douglas-Rachford splitting",
     family="primal-dual",
-    reference=Reference(
-        authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",
-        title=(
-            "FedDR - Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization"
-        ),
-        venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "FedDR",
-            lambda L, agents, scale: feddr(eta=scale / L, oracle=solver(L, L / scale)),
-            Guarantee("NC, inexact x_i", "1/e"),
-        ),
-    ),
-    parameters={
-        "eta": "η, the parameter of the proximal operators",
-        "alpha": "α in (0, 2), the relaxation",
-    },
+    authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",
+    paper="FedDR - Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
+    venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
+    year=2021,
+    rule=lambda L, agents, scale: feddr(eta=scale / L, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, inexact x_i", "1/e"),
+    parameters={"eta": "η, the parameter of the proximal operators", "alpha": "α in (0, 2), the relaxation; 1 is none"},
 )

@@ -14,12 +14,10 @@ x_i, keeps the noise of all earlier rounds.
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import choice, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -74,40 +72,23 @@ class FedDyn(Method):
 
 @makes(FedDyn)
 def feddyn(*, alpha: float, oracle: Oracle, start: Literal["local", "server"] = "server") -> Method:
-    """Return FedDyn with regulariser weight alpha and a local oracle.
-
-    Args:
-        alpha: The weight of the regulariser; FedPD's eta is 1/alpha.
-        oracle: The local solver, from `fedpd.oracles`.
-        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
-    """
+    """Return FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
     choice("start", start, ("local", "server"))
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
     return FedDyn(alpha=alpha, oracle=oracle, start=start)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedDyn",
     summary="a dynamic regulariser at each agent",
     family="primal-dual",
-    reference=Reference(
-        authors=(
-            "Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
-            "Venkatesh Saligrama"
-        ),
-        title="Federated Learning Based on Dynamic Regularization",
-        venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "FedDyn",
-            lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, exact x_i", "1/e"),
-        ),
-    ),
-    parameters={
-        "alpha": "α, the weight of the regulariser; 1/η of FedPD",
-    },
+    authors="Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
+    "Venkatesh Saligrama",
+    paper="Federated Learning Based on Dynamic Regularization",
+    venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
+    year=2021,
+    rule=lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, exact x_i", "1/e"),
+    parameters={"alpha": "α, the weight of the regulariser; 1/η of FedPD"},
 )

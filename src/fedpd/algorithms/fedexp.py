@@ -20,13 +20,12 @@ weighs both by the agents' numbers of samples, as the program does.
 from typing import Any
 
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.algorithms._changes import LocalChanges
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fednova import LocalChanges
 from fedpd.base.checks import positive
-from fedpd.core import Array, Method, Oracle, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Method, Oracle, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class FedExP(LocalChanges):
@@ -47,35 +46,21 @@ class FedExP(LocalChanges):
 
 @makes(FedExP)
 def fedexp(*, oracle: Oracle, epsilon: float = 1e-3) -> Method:
-    """Return FedExP, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        epsilon: The number that is added to the squared norm of the mean change.
-    """
+    """Return FedExP, with a local oracle that works on f_i itself."""
     check_oracle(oracle)
     positive("epsilon", epsilon, "Give e.g. 1e-3, small beside the squared norm of a round's mean change")
     return FedExP(oracle=oracle, epsilon=epsilon)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedExP",
     summary="FedAvg with extrapolation at the server",
     family="averaging",
-    reference=Reference(
-        authors="Divyansh Jhunjhunwala, Shiqiang Wang, Gauri Joshi",
-        title="FedExP: Speeding Up Federated Averaging via Extrapolation",
-        venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2301.09604",
-        year=2023,
-    ),
-    variants=(
-        Variant(
-            "FedExP",
-            lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, bounded differences; C"),
-        ),
-    ),
-    parameters={
-        "epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg",
-    },
+    authors="Divyansh Jhunjhunwala, Shiqiang Wang, Gauri Joshi",
+    paper="FedExP: Speeding Up Federated Averaging via Extrapolation",
+    venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2301.09604",
+    year=2023,
+    rule=lambda L, agents, scale: fedexp(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, bounded differences; C"),
+    parameters={"epsilon": "ε > 0, added to the squared norm of the mean change; a large one is FedAvg"},
 )

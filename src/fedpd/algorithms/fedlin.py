@@ -10,14 +10,64 @@ from the paper: no compression, one step size for all agents, and batch=... allo
 full gradients only.
 """
 
-from tree_math import Vector
+from typing import Any, NamedTuple
 
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
+import jax.numpy as jnp
+
 from fedpd.algorithms._rules import Q
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.base.value import attribute
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
+
+
+class Agent(NamedTuple):
+    x: Vector  # the server's model, then the local one
+    own: Vector  # grad f_i(x)
+    mean: Vector  # grad f(x), as the server has it
+    memory: Any
+
+
+class GradientsFirst(Method):
+    """FedLin, FedDANE, F-SVRG and others: a first exchange gives every agent the mean gradient at x.
+
+        exchange 1:  agents send grad f_i(x), the server returns g = mean_S grad f_i(x)
+        exchange 2:  agents send a local model x_i, computed with g; the server returns x = mean_S x_i
+
+    Subclasses have `solve`, or `local`.
+    """
+
+    oracle = attribute(None)  # of type Oracle, if the method has one
+
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        """Return x_i of an agent that knows the mean gradient, the solver's memory and the work."""
+        raise NotImplementedError
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return Agent(x, 0 * x, 0 * x, None if self.oracle is None else self.oracle.init(f, x))
+
+    def exchanges(self) -> tuple[Exchange, Exchange]:
+        return (
+            Exchange(self.differentiate, lambda agent: Gradient(agent.own), self.share_gradient, self.hear_gradient),
+            Exchange(self.local, self.send, self.aggregate, self.receive),
+        )
+
+    def differentiate(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        return agent._replace(own=f.gradient(self.model(agent))), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
+
+    def share_gradient(self, server: Any, mean: Vector, share: Any) -> tuple[Any, Vector]:
+        return server, mean
+
+    def hear_gradient(self, agent: Any, mean: Vector) -> Any:
+        return agent._replace(mean=mean)
+
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        x, memory, work = self.solve(f, agent, r, key)
+        return agent._replace(x=x, memory=memory), work
+
+    def send(self, agent: Any) -> Any:
+        return Model(agent.x)
 
 
 class FedLin(GradientsFirst):
@@ -43,23 +93,15 @@ def fedlin(
     return FedLin(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedLin",
     summary="local steps corrected by the mean gradient",
     family="corrected gradients",
-    reference=Reference(
-        authors="Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani",
-        title="Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients",
-        venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "FedLin",
-            lambda L, agents, scale: fedlin(step=scale / (6 * L * Q), iterations=Q),
-            Guarantee("NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
-            only_models=False,
-        ),
-    ),
-    parameters={},
+    authors="Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani",
+    paper="Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients",
+    venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
+    year=2021,
+    rule=lambda L, agents, scale: fedlin(step=scale / (6 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
+    only_models=False,
 )

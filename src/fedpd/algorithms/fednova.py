@@ -15,14 +15,65 @@ front is the mean of the tau_i. There is no momentum at the server. The mean is 
 means by the agents' numbers of samples, as the program does.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tree_math import Vector
+import jax.numpy as jnp
 
-from fedpd.algorithms._changes import LocalChanges, check_steps
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Array, Method, Oracle, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.base.checks import is_traced, refuse
+from fedpd.base.value import attribute
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.oracle import sum_of_steps
+
+
+class Agent(NamedTuple):
+    x: Vector  # the server's model
+    change: Vector
+    number: Array
+    memory: Any  # the oracle's memory between rounds
+
+
+class LocalChanges(Method):
+    """FedNova and FedExP: y_i = oracle(f_i) from x; agents send `report(y_i - x)`, which subclasses have."""
+
+    oracle = attribute(None)  # of type Oracle
+
+    def report(self, change: Vector, work: Work) -> tuple[Vector, Array]:
+        """Return what an agent sends: a vector and a number."""
+        self.needs("report(self, change, work)")
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, jnp.zeros((), float), self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y, memory, work = self.oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+        return Agent(agent.x, *self.report(y - agent.x, work), memory), work
+
+    def send(self, agent: Agent) -> tuple[Change, Array]:
+        return Change(agent.change), agent.number
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=self.oracle.init(f, agent.x))
+
+
+def check_steps(oracle: Oracle) -> None:
+    """Refuse an oracle whose steps have no size that is known in advance, or whose steps contain earlier gradients."""
+    check_oracle(oracle)
+    momentum = getattr(oracle, "momentum", 0.0)
+    if is_traced(momentum) or momentum:
+        rule = (
+            "must not have momentum, because the change of a local model is then not the sum of steps times gradients"
+        )
+        refuse("oracle", oracle.description, rule, "Leave momentum out")
+    if not hasattr(oracle, "step"):
+        rule = "must be a solver with a step size, because the method divides by the local steps"
+        refuse("oracle", oracle.description, rule, "Give e.g. oracles.sgd(step=0.1, iterations=8)")
+
+
+def total_step(oracle: Any, r: Array, work: Work) -> Array:
+    """Return the sum of the sizes of the local steps that an agent took in round r; Q times a constant step."""
+    return sum_of_steps(oracle.step, r, work.updates)
 
 
 class FedNova(LocalChanges):
@@ -48,22 +99,14 @@ def fednova(*, oracle: Oracle) -> Method:
     return FedNova(oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedNova",
     summary="local changes divided by the number of local steps, then averaging",
     family="averaging",
-    reference=Reference(
-        authors="Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor",
-        title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
-        venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020); arXiv:2007.07481",
-        year=2020,
-    ),
-    variants=(
-        Variant(
-            "FedNova",
-            lambda L, agents, scale: fednova(oracle=fedavg_steps(L, scale)),
-            Guarantee("NC, bounded variance and differences"),
-        ),
-    ),
-    parameters={},
+    authors="Jianyu Wang, Qinghua Liu, Hao Liang, Gauri Joshi, H. Vincent Poor",
+    paper="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+    venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020); arXiv:2007.07481",
+    year=2020,
+    rule=lambda L, agents, scale: fednova(oracle=fedavg_steps(L, scale)),
+    guarantee=Guarantee("NC, bounded variance and differences"),
 )

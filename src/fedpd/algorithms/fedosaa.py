@@ -20,11 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work, makes
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import ITERATIONS, STEP
 
@@ -45,10 +44,7 @@ class AndersonSteps(Method):
     base: Literal["svrg", "scaffold"]
     cut: float
     needs_everyone = True
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, x, 0 * x)
@@ -97,9 +93,6 @@ class FedOSAASvrg(AndersonSteps):
 
     def send(self, agent: Agent) -> Model:
         return Model(agent.local)
-
-    def receive(self, agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
 
 
 class FedOSAAScaffold(AndersonSteps):

@@ -28,17 +28,14 @@ This equals Algorithm 2 when all agents are present. At p = 0 the change of lamb
 x_i alone. At p > 0 an agent sends two models: x_i and the change of its dual. absent="naive" is the published form.
 
 A constant p > 0 leaves an error floor, because a skipped round moves away from the solution. `drift` removes the floor
-(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`). `memory` mixes the
-outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
+and p="auto" decides during the run when to communicate (`_corrected.py`). `memory` mixes the outcomes of past rounds,
+and eta="auto" finds eta (`_memory.py`).
 """
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._automatic import PlannedRounds
-from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, ServerOfDuals
+from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, PlannedRounds, ServerOfDuals
 from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._memory_absent import FedPDMWithAbsent
 from fedpd.algorithms._rules import Q, eta_above_theorem_1, solver
@@ -46,22 +43,11 @@ from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.errors import warn
 from fedpd.base.value import attribute
-from fedpd.core import (
-    Array,
-    Change,
-    Iterate,
-    Key,
-    LocalObjective,
-    Method,
-    Model,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-    check_oracle,
-    makes,
-)
+from fedpd.core import LocalObjective, Method, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
+from fedpd.core.message import Change, Iterate, Model
 from fedpd.core.oracle import step_above_limit
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
@@ -409,11 +395,6 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     return rule
 
 
-def _with_memory_of_20(L: float, agents: int, scale: Any) -> Method:
-    """Return FedPD-M, which has no step size: the factor multiplies the accuracy of the local solves instead."""
-    return fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20)
-
-
 CARD = Card(
     title="FedPD",
     summary="primal-dual local solves, one dual per agent",
@@ -421,10 +402,8 @@ CARD = Card(
     reference=Reference(
         authors="Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu",
         title="FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data",
-        venue=(
-            "IEEE Transactions on Signal Processing 69, 6055-6070 (2021); arXiv:2005.11418 (2020) under the "
-            "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'"
-        ),
+        venue="IEEE Transactions on Signal Processing 69, 6055-6070 (2021); arXiv:2005.11418 (2020) under the "
+        "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'",
         year=2021,
     ),
     variants=(
@@ -450,7 +429,8 @@ CARD = Card(
         ),
         Variant(
             "FedPD-M",
-            _with_memory_of_20,
+            # It has no step size: the factor multiplies the accuracy of the local solves instead.
+            lambda L, agents, scale: fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20),
             Guarantee("C, exact local solves: converges, no rate"),
             only_models=False,
             summary="mixes past rounds, and has nothing to tune",

@@ -7,13 +7,11 @@ plain; the authors' program weighs the models by the agents' numbers of samples 
 problem with weights="samples" scales the local losses instead.
 """
 
-from tree_math import Vector
-
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import at_least
-from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, Vector, check_oracle, makes, proximal
+from fedpd.core.card import Card, Guarantee
 
 
 class FedProx(LocalAveraging):
@@ -34,24 +32,15 @@ def fedprox(*, rho: float, oracle: Oracle) -> Method:
     return FedProx(rho=rho, oracle=oracle)
 
 
-CARD = Card(
+CARD = Card.single(
     title="FedProx",
     summary="FedAvg with a proximal term in the local loss",
     family="averaging",
-    reference=Reference(
-        authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
-        title="Federated Optimization in Heterogeneous Networks",
-        venue=("Proceedings of Machine Learning and Systems 2 (MLSys 2020), 429-450; arXiv:1812.06127 (December 2018)"),
-        year=2020,
-    ),
-    variants=(
-        Variant(
-            "FedProx",
-            lambda L, agents, scale: fedprox(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("NC, iid (sum of ||grad f_i||^2 at most B^2 ||grad f||^2)", "1/e", "1/e^2", "1/e^2"),
-        ),
-    ),
-    parameters={
-        "rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg",
-    },
+    authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",
+    paper="Federated Optimization in Heterogeneous Networks",
+    venue=("Proceedings of Machine Learning and Systems 2 (MLSys 2020), 429-450; arXiv:1812.06127 (December 2018)"),
+    year=2020,
+    rule=lambda L, agents, scale: fedprox(rho=L / scale, oracle=solver(L, L / scale)),
+    guarantee=Guarantee("NC, iid (sum of ||grad f_i||^2 at most B^2 ||grad f||^2)", "1/e", "1/e^2", "1/e^2"),
+    parameters={"rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg"},
 )

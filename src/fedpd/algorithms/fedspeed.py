@@ -16,14 +16,14 @@ program, the step uphill has length rho, and 1e-7 is added to the norm. The prog
 decay. With dropout both gradients use the same random numbers, while PyTorch draws new ones.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from fedpd.algorithms._rules import Q
-from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.algorithms.feddyn import Agent, FedDyn
+from fedpd.algorithms.fedsam import check_sharpness, sharpened, twice
 from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import sgd
 
 
@@ -43,33 +43,22 @@ class FedSpeed(FedDyn):
 
 @makes(FedSpeed)
 def fedspeed(*, alpha: float, rho: float = 0.1, oracle: Oracle) -> Method:
-    """Return FedSpeed with regulariser weight alpha and a local oracle of fedpd.
-
-    Args:
-        alpha: The weight of the regulariser, 1/lambda in the paper; FedPD's eta is 1/alpha.
-        rho: The length of the step uphill.
-        oracle: The local solver, e.g. `oracles.sgd`.
-    """
+    """Return FedSpeed with regulariser weight alpha and a local oracle of fedpd."""
     check_sharpness(rho, oracle)
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
     return FedSpeed(alpha=alpha, rho=rho, oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedspeed(alpha=L / scale, oracle=sgd(step=1 / (L + L / scale), iterations=Q))
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedSpeed",
     summary="FedDyn with sharpness-aware local steps",
     family="primal-dual",
-    reference=Reference(
-        authors="Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao",
-        title="FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy",
-        venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2302.10429",
-        year=2023,
-    ),
-    variants=(Variant("FedSpeed", _rule, Guarantee("NC, bounded variance and differences")),),
+    authors="Yan Sun, Li Shen, Tiansheng Huang, Liang Ding, Dacheng Tao",
+    paper="FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy",
+    venue="11th International Conference on Learning Representations (ICLR 2023); arXiv:2302.10429",
+    year=2023,
+    rule=lambda L, agents, scale: fedspeed(alpha=L / scale, oracle=sgd(step=1 / (L + L / scale), iterations=Q)),
+    guarantee=Guarantee("NC, bounded variance and differences"),
     parameters={
         "alpha": "α, the weight of the regulariser; 1/λ of the paper and 1/η of FedPD",
         "rho": "ρ ≥ 0, the length of the step uphill; 0 is FedDyn with twice its gradients",

@@ -15,16 +15,13 @@ the agents' numbers of samples, as Flower does. `optax.yogi` corrects the bias o
 method does not. Flower's FedYogi starts v at 0, which is `initial=0.0`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
 from fedpd.algorithms._rules import fedavg_steps
-from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Variant
+from fedpd.algorithms.fedadam import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
+from fedpd.core import Method, Oracle, Vector, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class FedYogi(AdaptiveServer):
@@ -46,30 +43,18 @@ def fedyogi(
     tau: float = 1e-8,
     initial: float | None = None,
 ) -> Method:
-    """Return FedYogi, with a local oracle that works on f_i itself.
-
-    Args:
-        oracle: The local solver, from `fedpd.oracles`.
-        step: The server's step size.
-        beta1: The decay of m, in [0, 1).
-        beta2: 1 - beta2 is how much of Delta^2 v moves by; in [0, 1).
-        tau: The number that is added to sqrt(v).
-        initial: v before the first round; None: tau^2.
-    """
+    """Return FedYogi, with a local oracle that works on f_i itself."""
     check_adaptive(oracle, step, tau, initial, beta1=beta1, beta2=beta2)
     return FedYogi(oracle=oracle, step=step, beta1=beta1, beta2=beta2, tau=tau, initial=initial)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedyogi(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # as for FedAdam
-
-
-CARD = Card(
+CARD = Card.single(
     title="FedYogi",
     summary="local steps, then a step of Yogi at the server",
     family="averaging",
     reference=REFERENCE,
-    variants=(Variant("FedYogi", _rule, Guarantee("NC, BG, bounded variance")),),
+    rule=lambda L, agents, scale: fedyogi(oracle=fedavg_steps(L, 1.0), step=0.01 * scale),  # as for FedAdam
+    guarantee=Guarantee("NC, BG, bounded variance"),
     parameters=PARAMETERS | {"beta2": "β₂ in [0, 1): v moves by (1 - β₂) Δ² in a round"},
     search={"step": 0.01},
 )

@@ -14,12 +14,10 @@ these, and its tau is 1/N of this one.
 
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, check_oracle, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -85,27 +83,18 @@ def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Met
     return FiveGCS(step=step, tau=tau, oracle=oracle, mu=mu)
 
 
-CARD = Card(
+CARD = Card.single(
     title="5GCS",
     summary="ProxSkip that samples agents",
     family="primal-dual",
-    reference=Reference(
-        authors="Michał Grudzień, Grigory Malinovsky, Peter Richtárik",
-        title="Can 5th Generation Local Training Methods Support Client Sampling? Yes!",
-        venue=(
-            "Proceedings of the 26th International Conference on Artificial Intelligence and Statistics (AISTATS "
-            "2023), PMLR 206; arXiv:2212.14370"
-        ),
-        year=2023,
-    ),
-    variants=(
-        Variant(
-            "5GCS",
-            lambda L, agents, scale: five_gcs(step=scale / L, tau=L / (2 * scale), oracle=solver(L, L / (2 * scale))),
-            Guarantee("SC, condition k, everyone present", "sqrt(k) log(1/e)"),
-            only_models=False,
-        ),
-    ),
+    authors="Michał Grudzień, Grigory Malinovsky, Peter Richtárik",
+    paper="Can 5th Generation Local Training Methods Support Client Sampling? Yes!",
+    venue="Proceedings of the 26th International Conference on Artificial Intelligence and Statistics (AISTATS "
+    "2023), PMLR 206; arXiv:2212.14370",
+    year=2023,
+    rule=lambda L, agents, scale: five_gcs(step=scale / L, tau=L / (2 * scale), oracle=solver(L, L / (2 * scale))),
+    guarantee=Guarantee("SC, condition k, everyone present", "sqrt(k) log(1/e)"),
+    only_models=False,
     parameters={
         "step": "γ, the server's step",
         "tau": "τ, the weight of the proximal term; 1/(2γ) is the paper's choice",

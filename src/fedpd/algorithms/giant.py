@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import at_least, count
-from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.stacked import choose
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
 DECREASE = 0.1
@@ -56,16 +55,13 @@ class Giant(Method):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return (
-            Exchange(self.differentiate, self.send, self.share_gradient, self.hear_mean),
-            Exchange(self.invert, self.send, self.share_direction, self.hear_mean),
+            Exchange(self.differentiate, self.send, lambda at, g, share: (at._replace(g=g), g), self.hear_mean),
+            Exchange(self.invert, self.send, lambda at, p, share: (at._replace(p=p), p), self.hear_mean),
             Exchange(self.search, lambda agent: agent.values, self.move, lambda agent, x: agent._replace(x=x)),
         )
 
     def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def share_gradient(self, server: Server, g: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(g=g), g
 
     def invert(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         steps = f.steps(self.iterations)
@@ -75,9 +71,6 @@ class Giant(Method):
 
         p = conjugate_gradients(product, agent.mean, steps)
         return agent._replace(own=p), Work.of(steps, steps, f.size)
-
-    def share_direction(self, server: Server, p: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(p=p), p
 
     def send(self, agent: Agent) -> Gradient:
         return Gradient(agent.own)
@@ -118,7 +111,6 @@ def conjugate_gradients(product: Any, b: Vector, steps: Any) -> Vector:
 
     Args:
         product: d -> A d.
-        b: The right-hand side.
         steps: The number of steps; fewer are taken where a direction has no positive curvature or nothing is left.
     """
     tiny = jnp.finfo((b @ b).dtype).eps
@@ -138,24 +130,17 @@ def conjugate_gradients(product: Any, b: Vector, steps: Any) -> Vector:
     return lax.fori_loop(0, steps, step, _Search(0 * b, b, b, b @ b > 0)).p
 
 
-CARD = Card(
+CARD = Card.single(
     title="GIANT",
     summary="the mean of local Newton steps",
     family="Newton-type",
-    reference=Reference(
-        authors="Shusen Wang, Farbod Roosta-Khorasani, Peng Xu, Michael W. Mahoney",
-        title="GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
-        venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
-        year=2018,
-    ),
-    variants=(
-        Variant(
-            "GIANT",
-            lambda L, agents, scale: giant(iterations=20, damping=0.01 * L / scale),
-            Guarantee("SC, samples at random; not confirmed"),
-            only_models=False,
-        ),
-    ),
+    authors="Shusen Wang, Farbod Roosta-Khorasani, Peng Xu, Michael W. Mahoney",
+    paper="GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
+    venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
+    year=2018,
+    rule=lambda L, agents, scale: giant(iterations=20, damping=0.01 * L / scale),
+    guarantee=Guarantee("SC, samples at random; not confirmed"),
+    only_models=False,
     parameters={
         "iterations": "Q, the conjugate gradient steps of an agent",
         "damping": "what is added to the diagonal of the Hessians",

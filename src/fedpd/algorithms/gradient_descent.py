@@ -9,12 +9,11 @@ it stops at an error floor. It is FedAvg with one local step.
 from typing import Any
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Method, Vector, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class GradientDescent(ServerSteps):
@@ -35,23 +34,16 @@ def gradient_descent(*, step: float) -> Method:
     return GradientDescent(step=step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Gradient descent",
     summary="one gradient per communication, fixed step",
     family="steps at the server",
-    reference=Reference(
-        authors="Augustin-Louis Cauchy",
-        title="Méthode générale pour la résolution des systèmes d'équations simultanées",
-        venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
-        year=1847,
-    ),
-    variants=(
-        Variant(
-            "Gradient descent",
-            lambda L, agents, scale: gradient_descent(step=scale / L),
-            Guarantee("NC (SC of condition k: k log(1/e))", "1/e", "1/e", "M/e"),
-            only_models=False,
-        ),
-    ),
+    authors="Augustin-Louis Cauchy",
+    paper="Méthode générale pour la résolution des systèmes d'équations simultanées",
+    venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
+    year=1847,
+    rule=lambda L, agents, scale: gradient_descent(step=scale / L),
+    guarantee=Guarantee("NC (SC of condition k: k log(1/e))", "1/e", "1/e", "M/e"),
+    only_models=False,
     parameters={"step": "the step size"},
 )

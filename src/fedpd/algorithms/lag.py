@@ -16,13 +16,12 @@ authors' program uses threshold = 10 for the server-side rule.
 
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_least, choice, count, positive
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Work, makes
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.stacked import choose
 from fedpd.oracles import STEP
 
 
@@ -54,10 +53,7 @@ class Lag(Method):
     memory: int
     trigger: Literal["worker", "server"]
     smoothness: float | None
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, x, 0 * x, 0 * x, jnp.zeros(self.memory), jnp.bool_(False))
@@ -86,10 +82,7 @@ class Lag(Method):
         return Server(x, g), x
 
     def receive(self, agent: Agent, broadcast: Any) -> Agent:
-        def keep(new: Vector, old: Vector) -> Vector:
-            return jax.tree.map(lambda a, b: jnp.where(agent.speaks, a, b), new, old)
-
-        sent, x_sent = keep(agent.gradient, agent.sent), keep(agent.x, agent.x_sent)
+        sent, x_sent = choose(agent.speaks, (agent.gradient, agent.x), (agent.sent, agent.x_sent))
         steps = _with_step(agent.steps, agent.x, broadcast)
         return agent._replace(x=broadcast, x_sent=x_sent, sent=sent, steps=steps)
 

@@ -20,34 +20,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._server_steps import LineSearch, Trial, choose
+from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Method, Vector, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.stacked import choose
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
 
 
 class SecantPairs(NamedTuple):
-    """The last m pairs, newest last.
+    """The last m pairs, newest last."""
 
-    Attributes:
-        steps: The s_k, leaves (m, ...).
-        changes: The y_k, leaves (m, ...).
-        inverse: (m,) the 1/<s_k, y_k>; 0 where there is no pair.
-        scale: <s, y>/<y, y> of the newest pair; 1 before there is one.
-    """
-
-    steps: Any
-    changes: Any
-    inverse: Array
-    scale: Array
-
-    @property
-    def is_empty(self) -> Array:
-        return self.inverse[-1] == 0
+    steps: Any  # the s_k, leaves (m, ...)
+    changes: Any  # the y_k, leaves (m, ...)
+    inverse: Array  # (m,) the 1/<s_k, y_k>; 0 where there is no pair
+    scale: Array  # <s, y>/<y, y> of the newest pair; 1 before there is one
 
 
 def no_pairs(x: Vector, memory: int) -> SecantPairs:
@@ -134,8 +123,6 @@ def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, st
     """Return the server that has accepted or refused a point, with the point to try next.
 
     Args:
-        server: The server.
-        tried: The point.
         value: f there.
         gradient: grad f there.
         steepest: The step size while there is no pair.
@@ -143,33 +130,23 @@ def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, st
     trial = server.trial
     pairs = add_pair(server.pairs, tried - trial.x, gradient - trial.gradient)
     pairs = choose(jnp.isinf(trial.value), server.pairs, pairs)  # at x^0 there is no gradient to compare with
-    pairs = pairs._replace(scale=jnp.where(pairs.is_empty, steepest, pairs.scale))
+    pairs = pairs._replace(scale=jnp.where(pairs.inverse[-1] == 0, steepest, pairs.scale))
     direction = -1.0 * times_inverse(pairs, gradient)
     onward = Server(Trial(tried, value, gradient, direction, jnp.ones(())), pairs)
     back = Server(trial.shorter(value), server.pairs)
     return choose(trial.is_enough(value, trial.value), onward, back)
 
 
-CARD = Card(
+CARD = Card.single(
     title="L-BFGS",
     summary="quasi-Newton steps at the server, nothing to tune",
     family="steps at the server",
-    reference=Reference(
-        authors="Dong C. Liu, Jorge Nocedal",
-        title="On the limited memory BFGS method for large scale optimization",
-        venue="Mathematical Programming 45, 503-528",
-        year=1989,
-    ),
-    variants=(
-        Variant(
-            "L-BFGS",
-            lambda L, agents, scale: lbfgs(first=scale),
-            Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
-            only_models=False,
-        ),
-    ),
-    parameters={
-        "memory": "m, the pairs that the server keeps",
-        "first": "the length of the first step",
-    },
+    authors="Dong C. Liu, Jorge Nocedal",
+    paper="On the limited memory BFGS method for large scale optimization",
+    venue="Mathematical Programming 45, 503-528",
+    year=1989,
+    rule=lambda L, agents, scale: lbfgs(first=scale),
+    guarantee=Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
+    only_models=False,
+    parameters={"memory": "m, the pairs that the server keeps", "first": "the length of the first step"},
 )

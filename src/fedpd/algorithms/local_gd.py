@@ -8,11 +8,11 @@ Agents and server send one model each way (CTA).
 
 from typing import ClassVar
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.base.checks import count
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import ITERATIONS, Step, check_step
 from fedpd.oracles import gd
 
@@ -37,22 +37,14 @@ def local_gd(*, step: float | Step, iterations: int) -> Method:
     return LocalGD(step=step, iterations=iterations)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Local GD",
     summary="FedAvg with full gradients",
     family="averaging",
-    reference=Reference(
-        authors="Ahmed Khaled, Konstantin Mishchenko, Peter Richtárik",
-        title="First Analysis of Local GD on Heterogeneous Data",
-        venue=("NeurIPS 2019 Workshop on Federated Learning for Data Privacy and Confidentiality; arXiv:1909.04715"),
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "Local GD",
-            lambda L, agents, scale: local_gd(step=scale / (4 * L * Q), iterations=Q),  # Khaled et al.
-            Guarantee("C", "1/e^1.5", "1/e^2", "M/e^2"),
-        ),
-    ),
-    parameters={},
+    authors="Ahmed Khaled, Konstantin Mishchenko, Peter Richtárik",
+    paper="First Analysis of Local GD on Heterogeneous Data",
+    venue=("NeurIPS 2019 Workshop on Federated Learning for Data Privacy and Confidentiality; arXiv:1909.04715"),
+    year=2019,
+    rule=lambda L, agents, scale: local_gd(step=scale / (4 * L * Q), iterations=Q),  # Khaled et al.
+    guarantee=Guarantee("C", "1/e^1.5", "1/e^2", "M/e^2"),
 )

@@ -18,30 +18,18 @@ of models, the server sends d. It needs all agents in every communication.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.base.checks import at_least, at_most, positive, refuse, skip_probability
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
-    """An agent.
-
-    Attributes:
-        x: x_i.
-        y: y, the same at all agents.
-        u: u_i.
-        v: v, the same at all agents.
-        difference: d_i, what the agent sends.
-    """
-
-    x: Vector
-    y: Vector
-    u: Vector
-    v: Vector
-    difference: Vector
+    x: Vector  # x_i
+    y: Vector  # y, the same at all agents
+    u: Vector  # u_i
+    v: Vector  # v, the same at all agents
+    difference: Vector  # d_i, what the agent sends
 
 
 class LoCoDL(Method):
@@ -120,16 +108,7 @@ def locodl(
     strength: float = 0.0,
     batch: int | None = None,
 ) -> Method:
-    """Return LoCoDL with a constant step and skip probability p.
-
-    Args:
-        step: The step size.
-        p: The probability of skipping a communication.
-        omega: The variance of the compressor: d/k - 1 for `random_k` with k of d entries; 0 without compression.
-        rho: The share of the way to the mean, at most 1/(1 + omega/N) for N agents; None: 1/(1 + omega), which is safe.
-        strength: The part of the strong convexity of the f_i that y takes over, at most all of it.
-        batch: Samples per step; None: all of the agent's.
-    """
+    """Return LoCoDL with a constant step and skip probability p."""
     positive("step", step, STEP)
     at_least("omega", omega, 0, "Give the variance of the compressor, 0 without compression")
     at_least("strength", strength, 0, "Give at most the strong convexity of the f_i, or 0")
@@ -143,23 +122,17 @@ def locodl(
     return LoCoDL(step=step, p=p, omega=omega, rho=rho, strength=strength, batch=batch)
 
 
-CARD = Card(
+CARD = Card.single(
     title="LoCoDL",
     summary="corrected local steps, rare compressed messages",
     family="corrected gradients",
-    reference=Reference(
-        authors="Laurent Condat, Artavazd Maranjyan, Peter Richtárik",
-        title="LoCoDL: Communication-Efficient Distributed Learning with Local Training and Compression",
-        venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
-        year=2025,
-    ),
-    variants=(
-        Variant(
-            "LoCoDL p=0.8",
-            lambda L, agents, scale: locodl(step=scale / L, p=0.8),
-            Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-        ),
-    ),
+    authors="Laurent Condat, Artavazd Maranjyan, Peter Richtárik",
+    paper="LoCoDL: Communication-Efficient Distributed Learning with Local Training and Compression",
+    venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
+    year=2025,
+    rule=lambda L, agents, scale: locodl(step=scale / L, p=0.8),
+    guarantee=Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+    label="LoCoDL p=0.8",
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "omega": "ω, the variance of the compressor: d/k - 1 for `random_k` with k of d entries",

@@ -21,12 +21,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
-from fedpd.algorithms._averaging import Agent, LocalAveraging
 from fedpd.algorithms._rules import fedavg_steps
+from fedpd.algorithms.fedavg import Agent, LocalAveraging
 from fedpd.base.checks import at_least, positive, refuse
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work, check_oracle, makes
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Vector, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 SMALL = 1e-8  # the least product of two norms, as in PyTorch's cosine similarity

@@ -8,15 +8,13 @@ sum of gradients is, so it is CTA only in a wider sense. momentum = 0 is FedAvg.
 when they return. The momentum is Polyak's; the paper also has Nesterov's.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from tree_math import Vector
-
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -39,23 +37,38 @@ class Steps(Stochastic):
         return Agent(agent.x - step_at(self.step, r, q) * u, u)
 
 
-class MPRSGD(AveragedState):
-    """Local SGD with momentum."""
+class AveragedState(Method):
+    """MPR-SGD, STEM and PR-SPIDER: agents send and receive their whole state, two vectors; the server keeps x."""
 
     step: float | Step
-    momentum: float
     iterations: int | None
     batch: int | None
     epochs: int | None
+
+    def steps(self, kind: Callable[..., Stochastic], **more: Any) -> Stochastic:
+        """Return the local steps, of this kind."""
+        return kind(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs, **more)
+
+    def send(self, agent: Any) -> Any:
+        return agent
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        return mean.x, mean
+
+    def receive(self, agent: Any, mean: Any) -> Any:
+        return mean
+
+
+class MPRSGD(AveragedState):
+    """Local SGD with momentum."""
+
+    momentum: float
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = Steps(
-            step=self.step, momentum=self.momentum, iterations=self.iterations, batch=self.batch, epochs=self.epochs
-        )
-        return steps.run(Subproblem(f), agent, r, key)
+        return self.steps(Steps, momentum=self.momentum).run(Subproblem(f), agent, r, key)
 
 
 @makes(MPRSGD)
@@ -74,30 +87,17 @@ def mpr_sgd(
     return MPRSGD(step=step, momentum=momentum, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="MPR-SGD",
     summary="FedAvg with momentum, averaged too",
     family="averaging",
-    reference=Reference(
-        authors="Hao Yu, Rong Jin, Sen Yang",
-        title=(
-            "On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
-            "Non-Convex Optimization"
-        ),
-        venue=(
-            "Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
-            "7184-7193; arXiv:1905.03817"
-        ),
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "MPR-SGD",
-            lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
-            Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
-        ),
-    ),
-    parameters={
-        "momentum": "μ in [0, 1)",
-    },
+    authors="Hao Yu, Rong Jin, Sen Yang",
+    paper="On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed "
+    "Non-Convex Optimization",
+    venue="Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, "
+    "7184-7193; arXiv:1905.03817",
+    year=2019,
+    rule=lambda L, agents, scale: mpr_sgd(step=scale / (40 * L * Q), momentum=0.9, iterations=Q),
+    guarantee=Guarantee("NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
+    parameters={"momentum": "μ in [0, 1)"},
 )

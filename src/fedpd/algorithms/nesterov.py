@@ -11,12 +11,11 @@ agents in every communication: the momentum of one subset's gradients misleads a
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Array, Method, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Method, Vector, makes
+from fedpd.core.card import Card, Guarantee
 
 
 class Server(NamedTuple):
@@ -53,26 +52,16 @@ def nesterov(*, step: float, restart: bool = True) -> Method:
     return Nesterov(step=step, restart=restart)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Nesterov",
     summary="gradient descent with momentum and restarts",
     family="steps at the server",
-    reference=Reference(
-        authors="Brendan O'Donoghue, Emmanuel Candès",
-        title="Adaptive Restart for Accelerated Gradient Schemes",
-        venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
-        year=2015,
-    ),
-    variants=(
-        Variant(
-            "Nesterov",
-            lambda L, agents, scale: nesterov(step=scale / L),
-            Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
-            only_models=False,
-        ),
-    ),
-    parameters={
-        "step": "the step size",
-        "restart": "whether momentum is dropped where it points uphill",
-    },
+    authors="Brendan O'Donoghue, Emmanuel Candès",
+    paper="Adaptive Restart for Accelerated Gradient Schemes",
+    venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
+    year=2015,
+    rule=lambda L, agents, scale: nesterov(step=scale / L),
+    guarantee=Guarantee("C, without restart", "1/sqrt(f - f*)", "1/sqrt(f - f*)", "M/sqrt(f - f*)"),
+    only_models=False,
+    parameters={"step": "the step size", "restart": "whether momentum is dropped where it points uphill"},
 )

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._server_steps import Trial, choose
+from fedpd.algorithms._server_steps import Trial
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
+from fedpd.core.stacked import choose
 
 
 class Agent(NamedTuple):
@@ -55,10 +55,7 @@ class NewtonCG(Method):
     iterations: int
     forcing: float
     needs_everyone = True
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, jnp.bool_(False), jnp.zeros(()), 0 * x)
@@ -120,24 +117,17 @@ def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Method:
     return NewtonCG(iterations=iterations, forcing=forcing)
 
 
-CARD = Card(
+CARD = Card.single(
     title="Newton-CG",
     summary="Newton steps, one Hessian product per communication",
     family="Newton-type",
-    reference=Reference(
-        authors="Ron S. Dembo, Stanley C. Eisenstat, Trond Steihaug",
-        title="Inexact Newton Methods",
-        venue="SIAM Journal on Numerical Analysis 19, 400-408",
-        year=1982,
-    ),
-    variants=(
-        Variant(
-            "Newton-CG",
-            lambda L, agents, scale: newton_cg(forcing=1 / scale),
-            Guarantee("SC, near the minimum: superlinear in Newton steps"),
-            only_models=False,
-        ),
-    ),
+    authors="Ron S. Dembo, Stanley C. Eisenstat, Trond Steihaug",
+    paper="Inexact Newton Methods",
+    venue="SIAM Journal on Numerical Analysis 19, 400-408",
+    year=1982,
+    rule=lambda L, agents, scale: newton_cg(forcing=1 / scale),
+    guarantee=Guarantee("SC, near the minimum: superlinear in Newton steps"),
+    only_models=False,
     parameters={
         "iterations": "Q, the most products with the Hessian per Newton step",
         "forcing": "how exact the Newton steps are; smaller is more exact",

@@ -17,13 +17,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.ditto import BesidePersonalModels
 from fedpd.base.checks import count, positive
-from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, check_oracle, makes, proximal
+from fedpd.core.card import Card, Guarantee
 
 
 class Agent(NamedTuple):
@@ -72,23 +71,16 @@ def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_s
     return PFedMe(rho=rho, step=step, iterations=iterations, oracle=oracle, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="pFedMe",
     summary="averaging on Moreau envelopes, with personal models",
     family="averaging",
-    reference=Reference(
-        authors="Canh T. Dinh, Nguyen H. Tran, Tuan Dung Nguyen",
-        title="Personalized Federated Learning with Moreau Envelopes",
-        venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
-        year=2020,
-    ),
-    variants=(
-        Variant(
-            "pFedMe",
-            lambda L, agents, scale: pfedme(rho=2 * L, step=scale / (8 * L), iterations=2, oracle=solver(L, 2 * L)),
-            Guarantee("NC or SC, bounded dissimilarity; for the mean of the envelopes", "-"),
-        ),
-    ),
+    authors="Canh T. Dinh, Nguyen H. Tran, Tuan Dung Nguyen",
+    paper="Personalized Federated Learning with Moreau Envelopes",
+    venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
+    year=2020,
+    rule=lambda L, agents, scale: pfedme(rho=2 * L, step=scale / (8 * L), iterations=2, oracle=solver(L, 2 * L)),
+    guarantee=Guarantee("NC or SC, bounded dissimilarity; for the mean of the envelopes", "-"),
     parameters={
         "rho": "ρ > 0, the weight of the proximal term of the personal models (the paper's λ)",
         "step": "η, the step size on the envelope; 1/ρ moves w to the personal model",

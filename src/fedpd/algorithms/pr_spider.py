@@ -14,13 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.mpr_sgd import AveragedState
 from fedpd.base.checks import count
-from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -45,15 +44,8 @@ class Steps(Stochastic):
 class PRSpider(AveragedState):
     """Local steps along recursive gradients, with an exchange of full gradients every I rounds."""
 
-    step: float | Step
-    iterations: int | None
     refresh: int
-    batch: int | None
-    epochs: int | None
-
-    @property
-    def compares_rounds(self) -> bool:
-        return True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
@@ -76,8 +68,7 @@ class PRSpider(AveragedState):
         return agent._replace(v=v)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = Steps(step=self.step, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
-        return steps.run(Subproblem(f), agent, r, key)
+        return self.steps(Steps).run(Subproblem(f), agent, r, key)
 
 
 @makes(PRSpider)
@@ -91,30 +82,17 @@ def pr_spider(
     return PRSpider(step=step, iterations=iterations, refresh=refresh, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="PR-SPIDER",
     summary="recursive gradients, averaged with the models",
     family="corrected gradients",
-    reference=Reference(
-        authors=(
-            "Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney"
-        ),
-        title=(
-            "Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
-            "Optimal Computation Complexity"
-        ),
-        venue="arXiv:1912.06036",
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "PR-SPIDER",
-            lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
-            Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
-            only_models=False,
-        ),
-    ),
-    parameters={
-        "refresh": "I, the rounds between two full gradients",
-    },
+    authors="Pranay Sharma, Swatantra Kafle, Prashant Khanduri, Saikiran Bulusu, Ketan Rajawat, Pramod K. Varshney",
+    paper="Parallel Restarted SPIDER -- Communication Efficient Distributed Nonconvex Optimization with "
+    "Optimal Computation Complexity",
+    venue="arXiv:1912.06036",
+    year=2019,
+    rule=lambda L, agents, scale: pr_spider(step=scale / (8 * L * Q), iterations=Q, refresh=5),
+    guarantee=Guarantee("NC", "1/e", "Q/e", "sqrt(M)/e"),
+    only_models=False,
+    parameters={"refresh": "I, the rounds between two full gradients"},
 )

@@ -19,11 +19,9 @@ keeps both.
 
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.base.checks import choice, positive, refuse, skip_probability
-from fedpd.core import Array, Iterate, Key, LocalObjective, Method, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Iterate, Key, LocalObjective, Method, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import STEP, check_stochastic, sgd
 from fedpd.regularizers import Regularizer, proximal_step
 
@@ -111,26 +109,18 @@ def proxskip(
     return ProxSkip(step=step, p=p, batch=batch, g=g, control=control)
 
 
-CARD = Card(
+CARD = Card.single(
     title="ProxSkip",
     summary="corrected local steps, rare communication",
     family="corrected gradients",
-    reference=Reference(
-        authors="Konstantin Mishchenko, Grigory Malinovsky, Sebastian Stich, Peter Richtárik",
-        title="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
-        venue=(
-            "Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162, "
-            "15750-15769; arXiv:2202.09357"
-        ),
-        year=2022,
-    ),
-    variants=(
-        Variant(
-            "ProxSkip p=0.8",
-            lambda L, agents, scale: proxskip(step=scale / L, p=0.8),
-            Guarantee("SC, condition k, 1-p = 1/sqrt(k)", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-        ),
-    ),
+    authors="Konstantin Mishchenko, Grigory Malinovsky, Sebastian Stich, Peter Richtárik",
+    paper="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
+    venue="Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162, "
+    "15750-15769; arXiv:2202.09357",
+    year=2022,
+    rule=lambda L, agents, scale: proxskip(step=scale / L, p=0.8),
+    guarantee=Guarantee("SC, condition k, 1-p = 1/sqrt(k)", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+    label="ProxSkip p=0.8",
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "control": '`"learned"`, or `"frozen"`: c_i = 0, which leaves an error floor',

@@ -7,10 +7,10 @@ their blocks to each other once, so this method does not keep data private. Diff
 whole data of an agent.
 """
 
-from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.fedavg import LocalAveraging
 from fedpd.core import Method, Oracle, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
 
@@ -38,22 +38,14 @@ def ri_sgd(
     return RISGD(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="RI-SGD",
     summary="FedAvg on agents that share blocks of data",
     family="averaging",
-    reference=Reference(
-        authors="Farzin Haddadpour, Mohammad Mahdi Kamani, Mehrdad Mahdavi, Viveck Cadambe",
-        title="Trading Redundancy for Communication: Speeding up Distributed SGD for Non-convex Optimization",
-        venue=("Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, 2545-2554"),
-        year=2019,
-    ),
-    variants=(
-        Variant(
-            "RI-SGD",
-            lambda L, agents, scale: ri_sgd(step=scale / (4 * L * Q), iterations=Q),
-            Guarantee("NC, shared data; not confirmed", "1/e", "1/e^2", "1/e^2"),
-        ),
-    ),
-    parameters={},
+    authors="Farzin Haddadpour, Mohammad Mahdi Kamani, Mehrdad Mahdavi, Viveck Cadambe",
+    paper="Trading Redundancy for Communication: Speeding up Distributed SGD for Non-convex Optimization",
+    venue=("Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, 2545-2554"),
+    year=2019,
+    rule=lambda L, agents, scale: ri_sgd(step=scale / (4 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC, shared data; not confirmed", "1/e", "1/e^2", "1/e^2"),
 )

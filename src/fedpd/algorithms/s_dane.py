@@ -12,13 +12,12 @@ partial participation both means are over those present.
 
 from typing import Any
 
-from tree_math import Vector
-
-from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
+from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
+from fedpd.core import Gradient, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.types import Array, Key, Vector
 from fedpd.oracles import lbfgs
 
 
@@ -28,9 +27,6 @@ class SDane(GradientsFirst):
     rho: float
     oracle: Oracle
     mu: float
-
-    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
-        return self.oracle.init(f, x)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.x, self.rho)

@@ -16,12 +16,10 @@ mini-batch.
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from tree_math import Vector
-
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive, refuse
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, sum_of_steps
 from fedpd.oracles import OwnLoop, check_decay, check_stochastic, sgd
 
@@ -149,30 +147,19 @@ def _check_own_loop(oracle: Oracle, option: int, settings: Mapping[str, Any]) ->
         refuse("option", option, "needs a full gradient outside of the loop", "Give option 2, the default")
 
 
-CARD = Card(
+CARD = Card.single(
     title="SCAFFOLD",
     summary="local steps corrected by control variates",
     family="corrected gradients",
-    reference=Reference(
-        authors=(
-            "Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, "
-            "Ananda Theertha Suresh"
-        ),
-        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        venue=(
-            "Proceedings of the 37th International Conference on Machine Learning (ICML 2020), PMLR 119, "
-            "5132-5143; arXiv:1910.06378"
-        ),
-        year=2020,
-    ),
-    variants=(
-        Variant(
-            "SCAFFOLD",
-            lambda L, agents, scale: scaffold(step=scale / (24 * L * Q), iterations=Q),
-            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-            only_models=False,
-        ),
-    ),
+    authors="Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, "
+    "Ananda Theertha Suresh",
+    paper="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    venue="Proceedings of the 37th International Conference on Machine Learning (ICML 2020), PMLR 119, "
+    "5132-5143; arXiv:1910.06378",
+    year=2020,
+    rule=lambda L, agents, scale: scaffold(step=scale / (24 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+    only_models=False,
     parameters={
         "option": "1 or 2: how agents update the control variates",
         "oracle": "`oracles.own_loop()`, for a training loop of your own in place of `step` and `iterations`",

@@ -12,11 +12,11 @@ option 2.
 
 from typing import ClassVar
 
-from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.scafcom import NO_EPOCHS, REFERENCE, ControlledAveraging, check_settings
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Method, Unbiased, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.card import Card, Guarantee
 
 
 class Scallion(ControlledAveraging):
@@ -40,35 +40,21 @@ def scallion(
     server_step: float = 1.0,
     epochs: int | None = None,
 ) -> Method:
-    """Return SCALLION with Q = `iterations` local steps.
-
-    Args:
-        step: The local step size.
-        iterations: Q, the local steps per round.
-        batch: Samples per local step; None: all of the agent's.
-        alpha: The factor of the change before it is compressed, in (0, 1].
-        server_step: The server's step size.
-        epochs: Refused, because the server moves by Q times the step size.
-    """
+    """Return SCALLION with Q = `iterations` local steps."""
     remedy = "Give 1/(1 + omega), where omega is the variance of the compressor; 1 without compression"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
     steps = check_settings(step, iterations, batch, server_step, epochs)
     return Scallion(step=step, iterations=steps, batch=batch, alpha=alpha, server_step=server_step)
 
 
-CARD = Card(
+CARD = Card.single(
     title="SCALLION",
     summary="SCAFFOLD with one vector, unbiased compression",
     family="corrected gradients",
-    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
-    variants=(
-        Variant(
-            "SCALLION",
-            lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
-            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-            only_models=False,
-        ),
-    ),
+    reference=REFERENCE,
+    rule=lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
+    guarantee=Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+    only_models=False,
     parameters={
         "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω",
         "epochs": NO_EPOCHS,

@@ -15,13 +15,12 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from tree_math import Vector
 
-from fedpd.algorithms._averaging import AveragedState
 from fedpd.algorithms._rules import Q
+from fedpd.algorithms.mpr_sgd import AveragedState
 from fedpd.base.checks import at_least, at_most
-from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.oracles import Stochastic, check_stochastic, estimate
 
@@ -49,11 +48,7 @@ class Steps(Stochastic):
 class Stem(AveragedState):
     """Local steps along recursive gradients with momentum."""
 
-    step: float | Step
     a: float
-    iterations: int | None
-    batch: int | None
-    epochs: int | None
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
@@ -61,8 +56,7 @@ class Stem(AveragedState):
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         first = r == 0
         d = lax.cond(first, lambda: f.gradient(agent.x), lambda: agent.d)
-        steps = Steps(step=self.step, a=self.a, iterations=self.iterations, batch=self.batch, epochs=self.epochs)
-        agent, work = steps.run(Subproblem(f), Agent(agent.x, d), r, key)
+        agent, work = self.steps(Steps, a=self.a).run(Subproblem(f), Agent(agent.x, d), r, key)
         return agent, work._replace(samples=work.samples + jnp.where(first, f.size, 0).astype(jnp.int32))
 
 
@@ -77,30 +71,17 @@ def stem(
     return Stem(step=step, a=a, iterations=iterations, batch=batch, epochs=epochs)
 
 
-CARD = Card(
+CARD = Card.single(
     title="STEM",
     summary="momentum and recursive gradients",
     family="corrected gradients",
-    reference=Reference(
-        authors=(
-            "Prashant Khanduri, Pranay Sharma, Haibo Yang, Mingyi Hong, Jia Liu, Ketan Rajawat, Pramod K. Varshney"
-        ),
-        title=(
-            "STEM: A Stochastic Two-Sided Momentum Algorithm Achieving Near-Optimal Sample and Communication "
-            "Complexities for Federated Learning"
-        ),
-        venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 6050-6061; arXiv:2106.10435",
-        year=2021,
-    ),
-    variants=(
-        Variant(
-            "STEM",
-            lambda L, agents, scale: stem(step=scale / (16 * L * Q), a=0.1, iterations=Q),
-            Guarantee("NC, bounded variance; up to logarithms", "1/e", "1/e^1.5", "1/e^1.5"),
-            only_models=False,
-        ),
-    ),
-    parameters={
-        "a": "a in [0, 1], 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients",
-    },
+    authors="Prashant Khanduri, Pranay Sharma, Haibo Yang, Mingyi Hong, Jia Liu, Ketan Rajawat, Pramod K. Varshney",
+    paper="STEM: A Stochastic Two-Sided Momentum Algorithm Achieving Near-Optimal Sample and Communication "
+    "Complexities for Federated Learning",
+    venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 6050-6061; arXiv:2106.10435",
+    year=2021,
+    rule=lambda L, agents, scale: stem(step=scale / (16 * L * Q), a=0.1, iterations=Q),
+    guarantee=Guarantee("NC, bounded variance; up to logarithms", "1/e", "1/e^1.5", "1/e^1.5"),
+    only_models=False,
+    parameters={"a": "a in [0, 1], 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients"},
 )

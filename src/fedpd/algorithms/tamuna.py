@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_most, count, positive, refuse, skip_probability
-from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Work, makes
-from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Vector, Work, makes
+from fedpd.core.card import Card, Guarantee
 from fedpd.oracles import STEP, check_stochastic, sgd
 
 
@@ -40,15 +39,10 @@ class Agent(NamedTuple):
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The coordinates of the agents, and how a message is made of them.
+    """The coordinates of the agents, and how a message is made of them."""
 
-    Attributes:
-        agents: N.
-        copies: s.
-    """
-
-    agents: int
-    copies: int
+    agents: int  # N
+    copies: int  # s
 
     def column(self, agent: Agent) -> Array:
         """Return pi(i) of the next communication."""
@@ -67,18 +61,12 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """Returns C_i(x) from the numbers that travelled.
+class CoordinateDecoder:
+    """Returns C_i(x) from the numbers that travelled."""
 
-    Attributes:
-        coordinates: Whose coordinates they are.
-        structure: The structure of the model.
-        shapes: The shapes of its leaves.
-    """
-
-    coordinates: Coordinates
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
+    coordinates: Coordinates  # whose coordinates they are
+    structure: Any  # the structure of the model
+    shapes: tuple[tuple[int, ...], ...]  # the shapes of its leaves
 
     def __call__(self, arrays: dict[str, Array], /) -> Vector:
         sizes = [math.prod(shape) for shape in self.shapes]
@@ -116,7 +104,7 @@ class Tamuna(Method):
         leaves, structure = jax.tree.flatten(agent.x.tree)
         values, column = jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), self.coordinates.column(agent)
         own = jnp.take(values, self.coordinates.places(column, len(values)), mode="fill", fill_value=0)
-        decoder = Decoder(self.coordinates, structure, tuple(map(jnp.shape, leaves)))
+        decoder = CoordinateDecoder(self.coordinates, structure, tuple(map(jnp.shape, leaves)))
         return Packed({"values": own, "column": column}, decoder)
 
     def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
@@ -142,16 +130,7 @@ class Tamuna(Method):
 def tamuna(
     *, step: float, p: float, agents: int, copies: int, eta: float | None = None, batch: int | None = None
 ) -> Method:
-    """Return TAMUNA with a constant step, skip probability p, and s = `copies` agents for each coordinate.
-
-    Args:
-        step: The step size.
-        p: The probability of skipping a communication.
-        agents: N, which must be the number of agents of the problem.
-        copies: s, from 2 to N: how many agents send each coordinate.
-        eta: The step of the control variates times `step`; None: the largest that the paper allows.
-        batch: Samples per step; None: all of the agent's.
-    """
+    """Return TAMUNA with a constant step, skip probability p, and s = `copies` agents for each coordinate."""
     positive("step", step, STEP)
     count("agents", agents, "Give the number of agents of the problem", least=2, bits=31)
     remedy = f"Give how many agents send each coordinate, from 2 to {agents}"
@@ -169,30 +148,24 @@ def _largest_eta(p: float, agents: int, copies: int) -> float:
     return (1 - p) * agents * (copies - 1) / (copies * (agents - 1))
 
 
-CARD = Card(
+CARD = Card.single(
     title="TAMUNA",
     summary="ProxSkip whose agents send some coordinates",
     family="corrected gradients",
-    reference=Reference(
-        authors="Laurent Condat, Ivan Agarský, Grigory Malinovsky, Peter Richtárik",
-        title="TAMUNA: Doubly Accelerated Distributed Optimization with Local Training, Compression, and Partial "
-        "Participation",
-        venue="arXiv:2302.09832",
-        year=2023,
+    authors="Laurent Condat, Ivan Agarský, Grigory Malinovsky, Peter Richtárik",
+    paper="TAMUNA: Doubly Accelerated Distributed Optimization with Local Training, Compression, and Partial "
+    "Participation",
+    venue="arXiv:2302.09832",
+    year=2023,
+    rule=lambda L, agents, scale: tamuna(
+        step=scale / L, p=0.8, agents=max(agents, 2), copies=max(2, math.ceil(max(agents, 2) / 2))
     ),
-    variants=(
-        Variant(
-            "TAMUNA p=0.8",
-            lambda L, agents, scale: tamuna(
-                step=scale / L, p=0.8, agents=max(agents, 2), copies=max(2, math.ceil(max(agents, 2) / 2))
-            ),
-            Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-        ),
-    ),
+    guarantee=Guarantee("SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+    label="TAMUNA p=0.8",
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "agents": "N, the number of agents of the problem",
         "copies": "s, how many agents send each coordinate, from 2 to N",
-        "eta": "the step of the control variates, at most (1-p) N(s-1)/(s(N-1))",
+        "eta": "the step of the control variates times `step`; `None`: the largest, (1-p) N(s-1)/(s(N-1))",
     },
 )

@@ -83,7 +83,6 @@ def check_replaceable(path: Path, mark: bytes | None = None) -> None:
     """Refuse to replace a file of the user's: fedpd replaces only files that it wrote itself.
 
     Args:
-        path: The file to write.
         mark: Bytes near the beginning or the end of every such file that fedpd writes; None: an existing file is never
             replaced.
 
@@ -134,7 +133,6 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
     from the folders `within`.
 
     Args:
-        folder: The folder.
         within: Folders in it, to which only a process that holds the folder writes.
 
     Raises:
@@ -164,12 +162,7 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
 
 
 def remove_unfinished(folder: Path, all_of_them: bool = False) -> None:
-    """Remove the temporary files that killed processes left in a folder, if there is such a folder.
-
-    Args:
-        folder: The folder.
-        all_of_them: Whether to remove those of running processes too, because none of them can be writing here.
-    """
+    """Remove temporary files that killed processes left in a folder; with `all_of_them` also those of running ones."""
     for path in folder.iterdir() if folder.is_dir() else ():
         found = TEMPORARY.fullmatch(path.name)
         dead = found and (all_of_them or (found[1] is not None and not _runs(int(found[1]))))

@@ -86,7 +86,6 @@ def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
     """Return the arrays and the metadata that `write` wrote.
 
     Args:
-        path: The file.
         prefixes: Read only the arrays whose names begin with one of these; none: read all.
 
     Raises:

@@ -18,6 +18,18 @@ from fedpd.base.errors import FedpdError
 from fedpd.base.errors import TheoryWarning as TheoryWarning
 
 LONGEST = 200  # characters of a value in a message
+WORDS = {  # of other libraries and papers, and what they are called here
+    "lr": "step",
+    "learning_rate": "step",
+    "batch_size": "batch",
+    "local_epochs": "epochs",
+    "local_steps": "iterations",
+    "num_rounds": "rounds",
+    "client_fraction": "participation",
+    "clients_per_round": "cohort",
+    "num_clients": "agents",
+    "mu": "rho",
+}
 FEW = 4  # arrays with at most this many numbers are shown whole
 
 
@@ -182,17 +194,16 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 
 
 def nearest(value: Any, options: Iterable[str]) -> str:
-    """Return "Did you mean ...?" with the most similar option, or the list of all options if none is similar."""
+    """Return "Did you mean ...?" with the option of this meaning or spelling, or the list of all options."""
     options = list(options)
+    if isinstance(value, str) and WORDS.get(value) in options:
+        return f"Did you mean {WORDS[value]!r}?"
     match = get_close_matches(value[:LONGEST], options, n=1) if isinstance(value, str) else []
     return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."
 
 
 def brief(record: Any) -> str:
     """Return the repr of a named tuple, with the shape and range of each longer array in place of its numbers.
-
-    Args:
-        record: A named tuple.
 
     Examples:
         >>> import numpy as np

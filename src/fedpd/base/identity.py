@@ -25,14 +25,7 @@ from enum import Enum
 from functools import partial
 from itertools import count
 from pathlib import PurePath
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +17,6 @@ def lazy_names(
     too, so there is no second one. They may be modules.
 
     Args:
-        package: The name of the package.
         submodules: Modules of it that are attributes too, without being among its main names.
     """
     loader: Any = sys.modules[package].__loader__
@@ -27,7 +27,9 @@ def lazy_names(
 
     def find(name: str) -> Any:
         if name not in known:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            near = get_close_matches(name, known, n=1)
+            meant = f". Did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{meant}")
         home = known[name]  # the package itself if the name is a module: `from fedpd import data`
         is_module = home == package or not hasattr(import_module(home), name)
         value = import_module(f"{home}.{name}") if is_module else getattr(import_module(home), name)

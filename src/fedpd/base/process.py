@@ -36,9 +36,6 @@ def use_compilation_cache(most: int = MOST_KEPT) -> None:
     folder, JAX keeps using it. FEDPD_CACHE=off turns the cache off, and FEDPD_CACHE=/a/folder moves it. If fedpd cannot
     write to the folder, JAX compiles as if there were no cache. It also compiles again if it cannot read an entry, for
     example because a process was killed while it wrote the entry.
-
-    Args:
-        most: The bytes of programs that are kept.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen == "off" or jax.config.values["jax_compilation_cache_dir"]:

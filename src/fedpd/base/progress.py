@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,26 +21,17 @@ Row = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """The progress of a run or of another computation.
+    """The progress of a run or of another computation."""
 
-    Attributes:
-        what: The name of the computation: a method's label, or "measuring L".
-        done: The number of rounds (or other steps) done; it has a fraction within a round.
-        total: The total number of rounds (or other steps).
-        stationarity: The newest stationarity of a run; NaN if there is none.
-        rows: Returns the rows that the history gained since the last event, by seed.
-        models: Returns the current model of the seed of each of these rows. It is the model of the row's round if the
-            run has an event after every row.
-        compiling: Whether JAX is compiling the program, so that no round is done for a while.
-    """
-
-    what: str
-    done: float
-    total: int
-    stationarity: float = math.nan
-    rows: Callable[[], list[Row]] = list
+    what: str  # the name of the computation: a method's label, or "measuring L"
+    done: float  # the number of rounds (or other steps) done; it has a fraction within a round
+    total: int  # the total number of rounds (or other steps)
+    stationarity: float = math.nan  # the newest stationarity of a run; NaN if there is none
+    rows: Callable[[], list[Row]] = list  # returns the rows that the history gained since the last event, by seed
+    # returns the current model of the seed of each of these rows. It is the model of the row's round if the run has an
+    # event after every row
     models: Callable[[], list[Any]] = list
-    compiling: bool = False
+    compiling: bool = False  # whether JAX is compiling the program, so that no round is done for a while
 
 
 Listener = Callable[[Event], Any]  # True: stop the run, and return what it has so far
@@ -52,9 +43,6 @@ def ends_run(answer: Any) -> bool:
     """Return whether the answer of a user's callback ends the run: True does, False and None do not.
 
     NumPy, JAX and PyTorch have truth values of their own, for example the result of a comparison.
-
-    Raises:
-        FedpdError: The answer is something else.
     """
     scalar = getattr(answer, "shape", None) == () and str(getattr(answer, "dtype", "")) in ("bool", "torch.bool")
     if not (answer is None or isinstance(answer, bool) or scalar):
@@ -77,15 +65,10 @@ def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
 
 
 class Pace(NamedTuple):
-    """The first event of a computation, from which its speed is measured.
+    """The first event of a computation, from which its speed is measured."""
 
-    Attributes:
-        seconds: The time of the event, by the monotonic clock.
-        done: The number of steps that were done then.
-    """
-
-    seconds: float
-    done: float
+    seconds: float  # the time of the event, by the monotonic clock
+    done: float  # the number of steps that were done then
 
     def rate(self, done: float) -> str:
         """Return the steps per second as text, or "" as long as the speed is not known."""
@@ -111,13 +94,7 @@ class EventText(NamedTuple):
 
 
 def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
-    """Return the progress of a computation as text, with its speed, the time left and the stationarity.
-
-    Args:
-        event: The progress.
-        pace: The first event of the computation.
-        alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
-    """
+    """Return progress as text, with its speed, the stationarity and, if it is `alone` on the screen, the time left."""
     is_run = event.compiling or not math.isnan(event.stationarity)
     progress = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
     if event.compiling and event.done < event.total:
@@ -197,7 +174,6 @@ def plain_lines(
     """Yield a listener that writes a line per minute, for a run whose output is a file or a pipe.
 
     Args:
-        write: Writes a line.
         columns: The columns of the history that the lines show beside the stationarity, where a run has them.
         every: Seconds between two lines of a computation. Its end has a line as well.
     """
@@ -251,22 +227,6 @@ def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
     yield listen
 
 
-@contextmanager
-def _user_function(progress: ProgressFunction) -> Iterator[Listener]:
-    """Yield a listener that calls the user's own function."""
-
-    def listen(event: Event) -> None:
-        if not event.compiling:
-            progress(event.done, event.total, event.stationarity)
-
-    yield listen
-
-
-@contextmanager
-def _nothing() -> Iterator[Listener]:
-    yield lambda event: None
-
-
 def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Listener]:
     """Return a context that yields a listener: the user's own function, a bar, or one that shows nothing.
 
@@ -274,11 +234,16 @@ def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Li
         progress: A function of (done, total, stationarity); True: a bar; False: nothing; None: a bar in a terminal or a
             notebook, if the run takes longer than PATIENCE.
     """
+
+    def call(event: Event) -> None:
+        if callable(progress) and not event.compiling:
+            progress(event.done, event.total, event.stationarity)
+
     if callable(progress):
-        return _user_function(progress)
+        return nullcontext(call)
     wait = 0.0 if progress else PATIENCE
     if progress is not False and notebook():
         return notebook_line(wait)
     if progress or (progress is None and sys.stderr.isatty()):
         return terminal_bars(wait=wait)
-    return _nothing()
+    return nullcontext(lambda event: None)

@@ -53,7 +53,6 @@ def load_result(folder: Path, like: Any = None, leave_out: Sequence[str] = ()) -
     """Return the result that a folder holds.
 
     Args:
-        folder: The folder.
         like: A model of the same structure, if the model is a pytree that a file cannot describe.
         leave_out: Fields of fedpd's own classes to leave out. They become None.
     """
@@ -79,12 +78,7 @@ def _without(plain: Any, names: Sequence[str]) -> Any:
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds anything that must not be replaced.
-
-    Args:
-        folder: The folder in which a result is to be saved.
-        overwrite: Whether a saved result may be replaced.
-    """
+    """Refuse a folder that holds anything that must not be replaced."""
     try:
         is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     except (OSError, ValueError) as error:  # it cannot be read, or its name is not possible

@@ -97,6 +97,10 @@ class Spec:
         value = dict(self.settings)[key]
         return value.value if isinstance(value, Thing) else value
 
+    def plus(self, **settings: Any) -> "Spec":
+        """Return the spec with further settings."""
+        return Spec(self.name, self.settings + Spec.of("", **settings).settings, self.usual)
+
     def unusual(self) -> dict[str, Any]:
         """Return the settings that differ from their default."""
         return {key: value for key, value in self.settings if key not in self.usual}

@@ -27,13 +27,25 @@ NATIVE = frozenset(
 )
 IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs no code of the user's
 KEYS = (bool, int, float, str, type(None))
+_METHODS = {  # in fedpd.algorithms
+    "_adaptive_server": "fedadam",
+    "_automatic": "_corrected",
+    "_averaging": "fedavg",
+    "_changes": "fednova",
+    "_controlled_averaging": "scafcom",
+    "_descent": "_memory",
+    "_dual_agents": "admm",
+    "_gradients_first": "fedlin",
+}
+# Modules whose classes are elsewhere now, for results that were saved before.
+MOVED = {f"fedpd.algorithms.{old}": f"fedpd.algorithms.{new}" for old, new in _METHODS.items()}
+MOVED["fedpd.engine.clock.events"] = "fedpd.engine.clock"
 
 
 def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
     """Return a value as plain JSON, and its arrays by name.
 
     Args:
-        value: The value to write.
         name: The beginning of the arrays' names.
         model: A pytree of any kind. If JSON cannot describe its structure, only its arrays are written wherever it
             occurs in `value`.
@@ -50,8 +62,6 @@ def unpack(plain: Plain, arrays: Mapping[str, np.ndarray], like: Any = None) -> 
     """Return the value from which `pack` made these.
 
     Args:
-        plain: The plain JSON.
-        arrays: The arrays by name.
         like: A pytree with the structure of the model, if JSON could not describe the model.
 
     Raises:
@@ -208,6 +218,7 @@ def _make(name: str, values: dict[str, Any]) -> Any:
 def _find(name: str) -> Any:
     """Return the class of this name, e.g. "fedpd.engine.run:Run"; None if its module is not imported."""
     path, _, own = name.partition(":")
+    path = MOVED.get(path, path)
     if path.partition(".")[0] in IMPORTED and path not in sys.modules:
         try:
             import_module(path)

@@ -26,6 +26,11 @@ T = TypeVar("T")
 LARGEST = 2**63 - 1  # of the integers that NumPy holds
 NONE = type(None)
 LISTS = (Sequence, Iterable, list, tuple)
+EXAMPLES = {
+    "Federated": ", e.g. data.from_arrays({'site': {'x': x, 'y': y}})",
+    "Method": ", e.g. algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=8))",
+    "Problem": ", e.g. problems.network(module, data)",
+}
 ARRAYS = np.ndarray | jax.Array
 
 
@@ -73,14 +78,7 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of `call_checked`, and turn every other error into a sentence.
-
-    Args:
-        function: A function that does nothing but make its result.
-        largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
-    """
+    """Return the result of `call_checked`, and turn every other error into a sentence."""
     given = bound(function, *args, **kwargs)
     try:
         return call_checked(function, largest, *args, **kwargs)
@@ -103,10 +101,24 @@ def bound(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[st
     Raises:
         TypeError: One is missing or too many, as in Python. The message names the function.
     """
+    signature = inspect.signature(function)
     try:
-        return inspect.signature(function).bind(*args, **kwargs).arguments
+        return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        raise TypeError(f"{function.__name__}(): {error}") from None
+        unknown = [name for name in kwargs if name not in signature.parameters]  # what is missing may be misspelt
+        if not unknown:
+            raise TypeError(f"{function.__name__}(): {error}. {_arguments(signature)}") from None
+        remedy = nearest(unknown[0], signature.parameters)
+        raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown[0]!r}. {remedy}") from None
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Return a sentence with the names of the arguments that a function must have."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    every = {name: one for name, one in signature.parameters.items() if one.kind not in several}
+    required = [name for name, one in every.items() if one.default is inspect.Parameter.empty]
+    others = "" if len(required) == len(signature.parameters) else "; others may be left out"
+    return f"Give {', '.join(required)}{others}."
 
 
 def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
@@ -116,8 +128,6 @@ def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
 
     Args:
         place: The call, or its place in a file.
-        error: The error.
-        remedy: What to do if the arguments are wrong.
     """
     if isinstance(error, LookupError | AttributeError | AssertionError | NameError):
         what = f"{type(error).__name__}: {first_line(error)}"
@@ -132,14 +142,7 @@ def first_line(error: Exception) -> str:
 
 
 def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a function whose own sentences about its arguments come before those of the annotations.
-
-    Args:
-        function: A function that does nothing but make its result.
-        largest: The largest integer that it can use.
-        *args: The arguments of the function.
-        **kwargs: Its named arguments.
-    """
+    """Return the result of a function whose own sentences about its arguments come before those of the annotations."""
     given = bound(function, *args, **kwargs)
     try:
         made = function(*args, **kwargs)
@@ -153,16 +156,7 @@ def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.a
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *, largest: int = LARGEST) -> None:
-    """Refuse an argument that does not fit the annotation of its parameter.
-
-    Args:
-        function: The function that gets the arguments.
-        given: The arguments by name.
-        largest: The largest integer that the function can use.
-
-    Raises:
-        FedpdError: The message names the argument and the type that it must have.
-    """
+    """Refuse an argument that does not fit the annotation of its parameter."""
     kinds = _hints(function)
     for name, value in given.items():
         kind = kinds.get(name, Any)
@@ -310,4 +304,5 @@ def _plural(inner: tuple[Any, ...]) -> str:
 def _remedy(value: Any, kind: Any) -> str:
     """Return what to give instead: an option that is similar, or what fits."""
     options = [str(option) for one in _alternatives(kind) if get_origin(one) is Literal for option in get_args(one)]
-    return nearest(value, options) if isinstance(value, str) and options else f"Give {_words(kind)}"
+    example = EXAMPLES.get(getattr(kind, "__name__", ""), "")
+    return nearest(value, options) if isinstance(value, str) and options else f"Give {_words(kind)}{example}"

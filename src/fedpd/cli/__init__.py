@@ -18,7 +18,7 @@ import typer
 
 from fedpd import __version__
 from fedpd.base.errors import FedpdError, UnexpectedError
-from fedpd.cli import benchmark, data, deploy, experiments, results, search, sites
+from fedpd.cli import benchmark, experiments, federations, results, search
 from fedpd.cli.arguments import PlainList
 
 # Errors of the system that a correct command meets too.
@@ -33,13 +33,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Federated optimisation for clients whose data differ: FedPD and the methods it is compared with.",
 )
-experiments.register(app)
-results.register(app)
-search.register(app)
-data.register(app)
-deploy.register(app)
-sites.register(app)
-benchmark.register(app)
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # by topic, as the help lists them
+    "Compare and run": (experiments.compare, experiments.run, experiments.resume),
+    "Look at results and methods": (results.report, results.watch, results.methods),
+    "Nothing to tune": (search.solve, search.train),
+    "Find settings": (search.advise, search.tune),
+    "Check claims": (search.reproduce,),
+    "Federations": federations.COMMANDS,
+}
+for topic, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=topic)(command)
+app.add_typer(results.data, name="data", rich_help_panel="Look at data")
+app.add_typer(benchmark.group, name="benchmark", rich_help_panel="Check claims")
 
 
 def _show_version(wanted: bool) -> None:
@@ -106,7 +112,10 @@ def _end(error: Exception) -> NoReturn:
 def _is_mistake(error: Exception) -> bool:
     """Return whether the user made a mistake, and neither the system nor fedpd failed."""
     if isinstance(error, FedpdError):
-        return not any(isinstance(one, UnexpectedError) or _is_of_system(one) for one in _causes(error))
+        return not any(
+            isinstance(one, UnexpectedError) or (isinstance(one, OSError) and one.errno in FAILED)
+            for one in _causes(error)
+        )
     return bool(_wrong_variables(error))
 
 
@@ -115,11 +124,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__context__
-
-
-def _is_of_system(error: BaseException) -> bool:
-    """Return whether the system failed: a full or read-only disk, no permission, or a device that does not answer."""
-    return isinstance(error, OSError) and error.errno in FAILED
 
 
 def _wrong_variables(error: Exception) -> list[str]:

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from typer.core import TyperGroup
 
-Out = Annotated[
-    Path | None, typer.Option(help="The run folder. Default: a new folder under runs/.", show_default=False)
-]
+Out = Annotated[Path | None, typer.Option(help="The run folder. Default: a new folder under runs/.")]
 Source = Annotated[
     str, typer.Argument(metavar="PROBLEM", help="An experiment file, whose [problem] is used, or: strong, weak.")
 ]
@@ -22,7 +21,8 @@ class PlainList(TyperGroup):
     """Lists its commands as plain text, by topic. Typer's boxes take longer to import than the rest of the commands."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**(settings | {"rich_markup_mode": None}))
+        suggests = hasattr(click.exceptions, "NoSuchCommand")  # Click 8.4 names the nearest command by itself
+        super().__init__(**(settings | {"rich_markup_mode": None, "suggest_commands": not suggests}))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of each topic, which is the panel that a command is registered with."""

@@ -13,28 +13,19 @@ if TYPE_CHECKING:
     from fedpd.base.progress import StepFunction
     from fedpd.suite.results import Written
 
-
+group = typer.Typer(rich_markup_mode="markdown")
 METHODS_HELP = "Names from fedpd methods separated by commas; FedPD-M (solve) is fedpd solve. Default: all that fit."
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    group = typer.Typer(rich_markup_mode="markdown")
-    group.callback(invoke_without_command=True)(benchmark)
-    group.command()(networks)
-    app.add_typer(group, name="benchmark", rich_help_panel="Check claims")
-
-
+@group.callback(invoke_without_command=True)
 def benchmark(
     context: typer.Context,
-    methods: Annotated[list[str] | None, typer.Option(help=METHODS_HELP, show_default=False)] = None,
+    methods: Annotated[list[str] | None, typer.Option(help=METHODS_HELP)] = None,
     problems: Annotated[
-        list[str] | None,
-        typer.Option(help="Names from --list, separated by commas. Default: all problems.", show_default=False),
+        list[str] | None, typer.Option(help="Names from --list, separated by commas. Default: all problems.")
     ] = None,
     budgets: Annotated[
-        list[str] | None,
-        typer.Option(help="The runs to tune each method, e.g. 0,8,64. Default: 0.", show_default=False),
+        list[str] | None, typer.Option(help="The runs to tune each method, e.g. 0,8,64. Default: 0.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 512,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/suite"),
@@ -71,6 +62,7 @@ def benchmark(
     _show(write_results(cells, chosen, out))
 
 
+@group.command()
 def networks(
     methods: Annotated[
         list[str] | None,
@@ -80,20 +72,13 @@ def networks(
         ),
     ] = None,
     problems: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names from --list, separated by commas. Default: all whose data are here.", show_default=False
-        ),
+        list[str] | None, typer.Option(help="Names from --list, separated by commas. Default: all whose data are here.")
     ] = None,
     budgets: Annotated[
-        list[str] | None,
-        typer.Option(help="The settings that each rival may try, e.g. 0,8,32. Default: 0.", show_default=False),
+        list[str] | None, typer.Option(help="The settings that each rival may try, e.g. 0,8,32. Default: 0.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="The seeds of the results. Tuning has two others.")] = 5,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder of some problems' data. Default: this one.", show_default=False),
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder of some problems' data. Default: this one.")] = None,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/networks"),
     show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,
 ) -> None:
@@ -125,16 +110,16 @@ def networks(
 
 @contextmanager
 def _resumable(out: Path) -> "Iterator[StepFunction]":
-    """Show a bar; after Ctrl-C, say how to continue, and exit."""
-    from fedpd.base.interrupts import CODE, in_order
-    from fedpd.cli.terminal import show_lines
+    """Show one bar, which names the method and the problem that run; after Ctrl-C, say how to continue, and exit."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    try:
-        with in_order(), _one_bar() as display:
-            yield display
-    except KeyboardInterrupt:
-        show_lines(f"Interrupted. The same command resumes the work in {out}")
-        raise typer.Exit(CODE) from None
+    from fedpd.cli.terminal import console, interruptible
+
+    columns = BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(compact=True)
+    bar = Progress(*columns, TextColumn("{task.description}", markup=False), console=console)
+    with interruptible(f"Interrupted. The same command resumes the work in {out}"), bar as display:
+        task = display.add_task("", total=None)
+        yield lambda what, done, total: display.update(task, description=what, completed=done, total=total)
 
 
 def _show(written: "Written") -> None:
@@ -145,16 +130,3 @@ def _show(written: "Written") -> None:
         say(sentence)
     for path in written.files:
         show_lines(f"Saved: {path}")
-
-
-@contextmanager
-def _one_bar() -> "Iterator[StepFunction]":
-    """Show one bar, which names the method and the problem that run."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from fedpd.cli.terminal import console
-
-    columns = BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(compact=True)
-    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console) as display:
-        task = display.add_task("", total=None)
-        yield lambda what, done, total: display.update(task, description=what, completed=done, total=total)

@@ -6,13 +6,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import typer
-
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.base.interrupts import CODE, in_order
 from fedpd.base.saved import FILE
 from fedpd.cli.arguments import method_names
-from fedpd.cli.terminal import console, new_folder, say, show_lines, steps, write
+from fedpd.cli.terminal import console, interruptible, new_folder, say, show_lines, steps, write
 from fedpd.experiments import calls, experiment
 from fedpd.experiments.experiment import FoundComparison
 from fedpd.experiments.own_code import explain_errors
@@ -36,37 +33,31 @@ def check_no_file(given: dict[str, Any]) -> None:
         refuse(f"--{name}", value, "needs an experiment file", "Give FILE, or: fedpd compare strong")
 
 
-def run(source: str, methods: str, given: dict[str, Any], out: Path | None, overwrite: bool) -> None:
+def compare_file(source: str, methods: str, given: dict[str, Any], out: Path | None, overwrite: bool) -> None:
     """Compare methods on the problem of a file.
 
     Args:
-        source: The file, or the name of a problem.
         methods: The names of methods, separated by commas; "": those of the file, or the usual ones.
         given: The options of the command line, which precede those of the file.
-        out: The folder; None: a new one.
-        overwrite: Whether to start again if the folder holds a comparison.
     """
     folder = out or new_folder("compare")
     found = experiment.find_comparison(source, say)
     options = _options(source, found, given)
-    chosen = method_names(methods) or options.pop("methods", None) or _tables(found)
+    tables = {label: FromTable(table, found.problem.find) for label, table in found.methods.items()} or None
+    chosen = method_names(methods) or options.pop("methods", None) or tables
     options.pop("methods", None)
     _prepare(folder, overwrite)
     with explain_errors(found.problem.code):
         problem = calls.build_problem(found.problem.problem, found.problem.find)
-        try:
-            with in_order() as check_interrupt, steps() as display:
+        again = " ".join(one for one in sys.argv[1:] if one != "--overwrite")
+        again += "" if out is not None else f" --out {folder}"
+        with interruptible(f"Interrupted. Continue: fedpd {again}") as check_interrupt, steps() as display:
 
-                def show(what: str, done: int, total: int) -> None:
-                    check_interrupt()
-                    display("comparison", done, total)
+            def show(what: str, done: int, total: int) -> None:
+                check_interrupt()
+                display("comparison", done, total)
 
-                result = compare(problem, chosen, folder=folder, progress=show, **options)
-        except KeyboardInterrupt:
-            again = " ".join(one for one in sys.argv[1:] if one != "--overwrite")
-            again += "" if out is not None else f" --out {folder}"
-            show_lines(f"Interrupted. Continue: fedpd {again}")
-            raise typer.Exit(CODE) from None
+            result = compare(problem, chosen, folder=folder, progress=show, **options)
     _show(result, folder)
     _write_tuned(result, found, options, folder)
     page(result, problem, name=comparison_title(result)).save(folder / "report.html")
@@ -83,11 +74,6 @@ def _options(source: str, found: FoundComparison, given: dict[str, Any]) -> dict
     if "seeds" in options and isinstance(options["seeds"], int):
         options["seeds"] = range(count("--seeds", options["seeds"], "Give the number of seeds, e.g. 5", bits=16))
     return options
-
-
-def _tables(found: FoundComparison) -> dict[str, FromTable] | None:
-    """Return the methods of the file; None: it has none."""
-    return {label: FromTable(table, found.problem.find) for label, table in found.methods.items()} or None
 
 
 def _prepare(folder: Path, overwrite: bool) -> None:
@@ -111,7 +97,7 @@ def _show(result: Comparison, folder: Path) -> None:
     console.print(text_table(comparison_title(result), head, rows, right=head[1:], fold=head))
     if result.targets:
         head, rows = target_rows(result)
-        title = "Spent until the target was kept, means over the seeds that kept it"
+        title = "Costs until the target was reached and kept, means over the seeds that kept it"
         console.print(text_table(title, head, rows, right=head[2:], fold=head))
     show_lines("\n".join(setting_lines(result)))
     for note in comparison_notes(result):

@@ -6,22 +6,20 @@ from pathlib import Path
 from string import Template
 
 import numpy as np
-import typer
 from rich.text import Text
 
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.checks import choice, count, positive
-from fedpd.base.interrupts import CODE, in_order
 from fedpd.base.progress import Event, plain_lines, terminal_bars
 from fedpd.base.value import parts_of
-from fedpd.cli.terminal import console, say, show_lines
-from fedpd.experiments import calls, experiment, run_folder, runner
-from fedpd.experiments.experiment import Experiment
+from fedpd.cli.terminal import console, interruptible, say, show_lines
+from fedpd.experiments import calls, run_folder, runner
+from fedpd.experiments.experiment import Experiment, parse
 
 
-def comparison(rounds: int, data: str, seeds: int, methods: str, target: float) -> Experiment:
-    """Return the experiment of `fedpd compare`, after a check of its options."""
+def paper_comparison(rounds: int, data: str, seeds: int, methods: str, target: float) -> Experiment:
+    """Return the paper's first experiment, which `fedpd compare` runs without a file, after a check of its options."""
     count("--rounds", rounds, "Give the rounds of each method, e.g. 600", bits=31)
     count("--seeds", seeds, "Give the number of seeds, e.g. 5", bits=16)
     choice("--data", data, calls.DATA)
@@ -32,7 +30,7 @@ def comparison(rounds: int, data: str, seeds: int, methods: str, target: float) 
     if methods == "all":
         problem = calls.build_problem(tomllib.loads(text)["problem"])
         text = text.partition("[[algorithm]]")[0] + _all_methods(theory.smoothness(problem), problem.agents)
-    return experiment.parse(text)
+    return parse(text)
 
 
 def _all_methods(L: float, agents: int) -> str:
@@ -42,35 +40,26 @@ def _all_methods(L: float, agents: int) -> str:
     return "\n\n".join(f"[[algorithm]]\n{calls.toml_text(table)}" for table in tables) + "\n"
 
 
-def start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
+def start(experiment: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
     """Check every method, make the run folder, and run the experiment."""
     run_folder.check_free(folder, overwrite)
     with console.status("checking every method"):
-        runner.check(plan)
-    run_folder.create(folder, plan.text, overwrite=overwrite, beside=plan.beside if plan.code else None)
-    execute(plan, folder, target)
+        runner.check(experiment)
+    beside = experiment.beside if experiment.code else None
+    run_folder.create(folder, experiment.text, overwrite=overwrite, beside=beside)
+    execute(experiment, folder, target)
 
 
-def execute(plan: Experiment, folder: Path, target: float | None = None) -> None:
-    """Run the methods that are not finished, and show the results of all.
-
-    Args:
-        plan: The experiment.
-        folder: Its run folder.
-        target: The stationarity for which the costs are shown; None shows no costs.
-    """
-    problem = plan.problem
+def execute(experiment: Experiment, folder: Path, target: float | None = None) -> None:
+    """Run the methods that are not finished, and show the results of all, with the costs to a target if it is given."""
+    problem, number, rounds = experiment.problem, len(experiment.methods), experiment.settings.rounds
     say(
         f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "
-        f"{'float64' if problem.double else 'float32'}; {len(plan.methods)} methods, {plan.settings.rounds} rounds"
+        f"{'float64' if problem.double else 'float32'}; {number} methods, {rounds} rounds"
     )
-    for note in batch_notes(plan):
+    for note in batch_notes(experiment):
         say(f"note: {note}")
-    try:
-        results = _with_bars(plan, folder)
-    except KeyboardInterrupt:
-        show_lines(f"Interrupted. Resume it: fedpd resume {folder}")
-        raise typer.Exit(CODE) from None
+    results = _with_bars(experiment, folder)
     for result in results:
         for outcome in result.runs:
             if outcome.diverged is not None:
@@ -78,11 +67,11 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
     _show(results, folder, target)
 
 
-def batch_notes(plan: Experiment) -> list[str]:
+def batch_notes(experiment: Experiment) -> list[str]:
     """Return a sentence for each method whose batch is larger than the samples of an agent."""
-    sizes = np.asarray(plan.problem.sizes)
+    sizes = np.asarray(experiment.problem.sizes)
     notes = []
-    for method in plan.methods:
+    for method in experiment.methods:
         batches = [getattr(part, "batch", None) for part in parts_of(method.algorithm)]
         largest = max((batch for batch in batches if isinstance(batch, int)), default=0)
         if few := int((sizes < largest).sum()):
@@ -94,19 +83,20 @@ def batch_notes(plan: Experiment) -> list[str]:
     return notes
 
 
-def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
+def _with_bars(experiment: Experiment, folder: Path) -> list[runner.Result]:
     """Run the methods, with one bar per method; without a terminal, with a line per minute."""
-    labels = [method.label for method in plan.methods]
-    asked = dict.fromkeys([*(plan.settings.until or {}), "test_accuracy", "central_accuracy"])
+    labels = [method.label for method in experiment.methods]
+    asked = dict.fromkeys([*(experiment.settings.until or {}), "test_accuracy", "central_accuracy"])
     columns = [name for name in asked if name != "stationarity"]
-    bars = terminal_bars(console, labels, plan.settings.rounds)
-    with in_order() as check_interrupt, bars if console.is_terminal else plain_lines(show_lines, columns) as listen:
+    bars = terminal_bars(console, labels, experiment.settings.rounds)
+    interrupted = interruptible(f"Interrupted. Resume it: fedpd resume {folder}")
+    with interrupted as check_interrupt, bars if console.is_terminal else plain_lines(show_lines, columns) as listen:
 
         def show(event: Event) -> None:
             check_interrupt()
             listen(event)
 
-        return runner.run(plan, folder, show)
+        return runner.run(experiment, folder, show)
 
 
 def _show(results: list[runner.Result], folder: Path, target: float | None) -> None:

@@ -8,12 +8,6 @@ import typer
 from fedpd.cli.arguments import Out, Overwrite
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (compare, run, resume):
-        app.command(rich_help_panel="Compare and run")(command)
-
-
 def compare(
     source: Annotated[
         str | None,
@@ -29,9 +23,7 @@ def compare(
             show_default=False,
         ),
     ] = "",
-    criterion: Annotated[
-        str, typer.Option(help="The column that decides, e.g. test_accuracy, stationarity.", show_default=False)
-    ] = "",
+    criterion: Annotated[str, typer.Option(help="The column that decides, e.g. test_accuracy, stationarity.")] = "",
     seeds: Annotated[
         int | None, typer.Option(help="The number of seeds of the results. Default: 5; without FILE 1.")
     ] = None,
@@ -43,8 +35,7 @@ def compare(
     epochs: Annotated[int | None, typer.Option(help="Local passes per round, for all methods.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Local steps per round, for all methods.")] = None,
     target: Annotated[
-        float | None,
-        typer.Option(help="Choose settings by the communications to this value. Stationarity: 1e-10."),
+        float | None, typer.Option(help="Choose settings by the communications to this value. Stationarity: 1e-10.")
     ] = None,
     data: Annotated[
         str, typer.Option(help="Without FILE: strong, weak, or strong_program (as the authors' program makes it).")
@@ -72,13 +63,13 @@ def compare(
     if source is None:
         comparison.check_no_file({name: value for name, value in given.items() if value})
         goal = 1e-10 if target is None else target
-        plan = execution.comparison(
+        experiment = execution.paper_comparison(
             600 if rounds is None else rounds, data, 1 if seeds is None else seeds, methods or "paper", goal
         )
-        execution.start(plan, out or new_folder("compare"), overwrite, goal)
+        execution.start(experiment, out or new_folder("compare"), overwrite, goal)
         return
     given |= {"seeds": seeds, "rounds": rounds, "target": target}
-    comparison.run(
+    comparison.compare_file(
         source, methods, {name: value for name, value in given.items() if value not in (None, "")}, out, overwrite
     )
 
@@ -108,6 +99,6 @@ def resume(folder: Annotated[Path, typer.Argument(help="The run folder of an int
     from fedpd.cli.terminal import say
     from fedpd.experiments import runner
 
-    plan = runner.open_folder(folder, say)
-    runner.check(plan)
-    execution.execute(plan, folder)
+    experiment = runner.open_folder(folder, say)
+    runner.check(experiment)
+    execution.execute(experiment, folder)

@@ -1,40 +1,31 @@
-"""The commands that show results and methods: report, watch and methods."""
+"""The commands that show results, methods and data: report, watch, methods and data inspect."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedpd.cli.arguments import listed
+from fedpd.cli.arguments import PlainList, listed
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (report, watch, methods):
-        app.command(rich_help_panel="Look at results and methods")(command)
+about = "Inspect federated data in files."
+data = typer.Typer(no_args_is_help=True, cls=PlainList, rich_markup_mode="markdown", help=about)
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not.")],
     out: Annotated[
-        Path | None,
-        typer.Option(help="The file to write. Default: RUN/report.html, or ./report.html.", show_default=False),
+        Path | None, typer.Option(help="The file to write. Default: RUN/report.html, or ./report.html.")
     ] = None,
-    target: Annotated[
-        float | None, typer.Option(help="The stationarity that the page shows first.", show_default=False)
-    ] = None,
+    target: Annotated[float | None, typer.Option(help="The stationarity that the page shows first.")] = None,
     figures: Annotated[
-        list[str] | None, typer.Option(help="Also write figures for a paper, e.g. pdf,png; or svg.", show_default=False)
+        list[str] | None, typer.Option(help="Also write figures for a paper, e.g. pdf,png; or svg.")
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Also write the histories and costs as CSV.")] = False,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the problem's data from the network, if it is not here.")
     ] = False,
     clock: Annotated[
-        Path | None,
-        typer.Option(
-            help="Show the time on a network: a clock in TOML, or CSV with one row per agent.", show_default=False
-        ),
+        Path | None, typer.Option(help="Show the time on a network: a clock in TOML, or CSV with one row per agent.")
     ] = None,
 ) -> None:
     """Write a page with the results of runs.
@@ -100,3 +91,35 @@ def methods(
         typer.echo(methods_markdown(), nl=False)
     else:
         console.print(methods_table() if wide else short_table())
+
+
+@data.callback()  # without it, Typer makes a group of one command the command itself
+def _group() -> None: ...
+
+
+@data.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="LEAF json (a file, or a folder of train/ and test/), Parquet or CSV.")],
+    client: Annotated[str | None, typer.Option(help="Tables: the column with the client's name.")] = None,
+    features: Annotated[str | None, typer.Option(help="Tables: the columns of features, separated by commas.")] = None,
+    label: Annotated[str, typer.Option(help="Tables: the column of labels.")] = "label",
+    split: Annotated[str | None, typer.Option(help='Tables: the column with "train" or "test".')] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the figure.")] = Path("runs/data"),
+) -> None:
+    """Show how much the agents' data differ.
+
+    fedpd prints the agents, samples and labels, measures how much the gradients of the agents differ, and saves a
+    figure.
+    """
+    from fedpd.base.atomic import make_folder
+    from fedpd.cli.terminal import console, show_lines
+    from fedpd.report import save_figure
+    from fedpd.report.data import load, summary_table
+
+    with console.status("reading"):
+        found = load(path, client=client, features=features, label=label, split=split)
+        table = summary_table(found)
+    console.print(table)
+    make_folder(out)
+    saved = save_figure(found.plot(), out, path.name.split(".")[0])
+    show_lines(f"Figure: {saved[0]}")

@@ -9,26 +9,16 @@ from fedpd.cli.arguments import Out, Overwrite, Source, method_names
 
 if TYPE_CHECKING:
     from fedpd.core import Problem
+    from fedpd.engine.run import Run
     from fedpd.experiments.experiment import FoundProblem
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command(rich_help_panel="Nothing to tune")(solve)
-    app.command(rich_help_panel="Nothing to tune")(train)
-    app.command(rich_help_panel="Find settings")(advise)
-    app.command(rich_help_panel="Find settings")(tune)
-    app.command(rich_help_panel="Check claims")(reproduce)
 
 
 def advise(
     problem: Source = "strong",
     epsilon: Annotated[float, typer.Option(help="The target for ||grad f||^2.")] = 1e-6,
-    floor: Annotated[
-        float | None, typer.Option(help="A lower bound of f, if losses can be negative.", show_default=False)
-    ] = None,
+    floor: Annotated[float | None, typer.Option(help="A lower bound of f, if losses can be negative.")] = None,
     pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries a setting, at most.")] = 100,
-    out: Annotated[Path | None, typer.Option(help="A new file for the experiment.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="A new file for the experiment.")] = None,
 ) -> None:
     """Recommend the settings of FedPD for a problem.
 
@@ -63,13 +53,10 @@ def advise(
 def tune(
     problem: Source = "strong",
     target: Annotated[
-        float | None,
-        typer.Option(help="The value to reach. Default for the stationarity: 1e-10.", show_default=False),
+        float | None, typer.Option(help="The value to reach. Default for the stationarity: 1e-10.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="T, the rounds of each try.")] = 200,
-    methods: Annotated[
-        str, typer.Option(help="Names from fedpd methods, separated by commas, or all.", show_default=False)
-    ] = "",
+    methods: Annotated[str, typer.Option(help="Names from fedpd methods, separated by commas, or all.")] = "",
     seeds: Annotated[int, typer.Option(help="The number of seeds. All of them must reach the target.")] = 1,
     criterion: Annotated[
         str, typer.Option(help="The quantity that has to reach the target, e.g. test_accuracy.")
@@ -150,10 +137,9 @@ def solve(
     """
     from fedpd.base.checks import count, positive
     from fedpd.base.saved import check_free
-    from fedpd.cli.terminal import new_folder, say, show_lines
+    from fedpd.cli.terminal import new_folder, say
     from fedpd.experiments import experiment
     from fedpd.experiments.own_code import explain_errors
-    from fedpd.report import save_figure
     from fedpd.search.solve import check_everyone, memory_for
     from fedpd.search.solve import solve as minimise
 
@@ -169,17 +155,13 @@ def solve(
         rounds = "1 round" if memory == 1 else f"{memory} rounds"
         say(f"FedPD with a memory of {rounds}; L-BFGS solves the local problems; eta is found during the run.")
         run = minimise(built, target, max_communications)
-    run.save(folder, overwrite=overwrite)
-    (figure, _) = save_figure(run.plot(), folder, "run")
-    show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
+    _save(run, folder, overwrite, str(run))
 
 
 def train(
     problem: Source,
     communications: Annotated[int, typer.Option(help="The most communications.")] = 100,
-    cohort: Annotated[
-        int | None, typer.Option(help="The agents of a round. Default: the file's, or all.", show_default=False)
-    ] = None,
+    cohort: Annotated[int | None, typer.Option(help="The agents of a round. Default: the file's, or all.")] = None,
     seed: Annotated[int, typer.Option(help="The seed of all draws.")] = 0,
     validation: Annotated[
         float, typer.Option(help="The share of each agent's samples that decides when to stop; 0: none.")
@@ -195,10 +177,9 @@ def train(
     """
     from fedpd.base.checks import count
     from fedpd.base.saved import check_free
-    from fedpd.cli.terminal import new_folder, say, show_lines
+    from fedpd.cli.terminal import new_folder, say
     from fedpd.experiments import experiment
     from fedpd.experiments.own_code import explain_errors
-    from fedpd.report import save_figure
     from fedpd.search.train import cohort_of, model_text, plan_text
     from fedpd.search.train import train as fit
 
@@ -211,9 +192,17 @@ def train(
         options = cohort_of(setting.run, cohort)
         say(plan_text(built, options.get("cohort")))
         run = fit(built, communications, seed=seed, validation=validation, **options)
+    _save(run, folder, overwrite, f"{run}\n{model_text(run)}")
+
+
+def _save(run: "Run", folder: Path, overwrite: bool, text: str) -> None:
+    """Save a run and its figure, and print a text and where they are."""
+    from fedpd.cli.terminal import show_lines
+    from fedpd.report import save_figure
+
     run.save(folder, overwrite=overwrite)
     (figure, _) = save_figure(run.plot(), folder, "run")
-    show_lines(f"{run}\n{model_text(run)}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
+    show_lines(f"{text}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
 
 
 def reproduce(
@@ -224,17 +213,13 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept and continued.")] = Path(
         "runs/reproduce"
     ),
-    data: Annotated[
-        Path | None,
-        typer.Option(help="FEMNIST for Figures 3 to 5: LEAF, or Parquet by writer.", show_default=False),
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="FEMNIST for Figures 3 to 5: LEAF, or Parquet by writer.")] = None,
 ) -> None:
     """Check the figures, tables and claims of the paper.
 
     fedpd measures each of them and gives a verdict: reproduced, corrected, or not.
     """
-    from fedpd.base.interrupts import CODE, in_order
-    from fedpd.cli.terminal import console, show_lines, steps
+    from fedpd.cli.terminal import console, interruptible, show_lines, steps
     from fedpd.reproduce.command import checks_table, listing, rows_table, verdict_table, wanted_items
     from fedpd.reproduce.command import reproduce as measure
 
@@ -242,12 +227,8 @@ def reproduce(
         console.print(listing())
         return
     wanted_items(items or ())
-    try:
-        with in_order(), steps() as display:
-            found = measure(items or (), out=out, data=data, on_progress=display)
-    except KeyboardInterrupt:
-        show_lines(f"Interrupted. The same command resumes the work in {out}")
-        raise typer.Exit(CODE) from None
+    with interruptible(f"Interrupted. The same command resumes the work in {out}"), steps() as display:
+        found = measure(items or (), out=out, data=data, on_progress=display)
     for item in found:
         console.print(checks_table(item), *([rows_table(item)] if item.table else []))
     console.print(verdict_table(found))

@@ -1,14 +1,16 @@
 """Write to the terminal. Sentences wrap at words; paths and commands stay on one line, so that users can copy them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from fedpd.base.atomic import replace_file
+from fedpd.base.interrupts import CODE, in_order
 from fedpd.base.progress import Event, StepFunction, terminal_bars
 
 console = Console()
@@ -35,6 +37,17 @@ def steps() -> Iterator[StepFunction]:
     """Show a bar for each step of a command. A bar appears when its step begins."""
     with terminal_bars(console) as listen:
         yield lambda what, done, total: listen(Event(what, done, total))
+
+
+@contextmanager
+def interruptible(sentence: str) -> Iterator[Callable[[], None]]:
+    """After Ctrl-C in the block, print how to continue, and exit; see `in_order` for the function that it yields."""
+    try:
+        with in_order() as check:
+            yield check
+    except KeyboardInterrupt:
+        show_lines(sentence)
+        raise typer.Exit(CODE) from None
 
 
 def write(path: Path, text: str) -> None:

@@ -1,77 +1,51 @@
 """The types that methods, oracles and problems are built from, and the functions that work on them."""
 
-from fedpd.base.spec import Spec
-from fedpd.base.value import Value, makes
-from fedpd.core.message import (
-    Change,
-    Difference,
-    Gradient,
-    Iterate,
-    Kind,
-    Message,
-    Model,
-    Packed,
-    Unbiased,
-    Update,
-    as_sent,
-    has_packed,
-    opened,
-    vectors_of,
-)
-from fedpd.core.method import Around, Exchange, Method, Mixing, State, form_with_absent, message_kinds
-from fedpd.core.objective import LocalObjective, Noise, Subproblem, augmented_lagrangian, in_blocks, proximal
-from fedpd.core.oracle import Oracle, Work, check_oracle, count_samples
-from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
-from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree
+from fedpd.base.spec import Spec as Spec
+from fedpd.base.value import Value as Value
+from fedpd.base.value import makes as makes
+from fedpd.core.message import Change as Change
+from fedpd.core.message import Difference as Difference
+from fedpd.core.message import Gradient as Gradient
+from fedpd.core.message import Iterate as Iterate
+from fedpd.core.message import Kind as Kind
+from fedpd.core.message import Message as Message
+from fedpd.core.message import Model as Model
+from fedpd.core.message import Packed as Packed
+from fedpd.core.message import Unbiased as Unbiased
+from fedpd.core.message import Update as Update
+from fedpd.core.message import as_sent as as_sent
+from fedpd.core.message import has_packed as has_packed
+from fedpd.core.message import opened as opened
+from fedpd.core.message import vectors_of as vectors_of
+from fedpd.core.method import Around as Around
+from fedpd.core.method import Exchange as Exchange
+from fedpd.core.method import Method as Method
+from fedpd.core.method import Mixing as Mixing
+from fedpd.core.method import State as State
+from fedpd.core.method import form_with_absent as form_with_absent
+from fedpd.core.method import message_kinds as message_kinds
+from fedpd.core.objective import LocalObjective as LocalObjective
+from fedpd.core.objective import Noise as Noise
+from fedpd.core.objective import Subproblem as Subproblem
+from fedpd.core.objective import augmented_lagrangian as augmented_lagrangian
+from fedpd.core.objective import in_blocks as in_blocks
+from fedpd.core.objective import proximal as proximal
+from fedpd.core.oracle import Oracle as Oracle
+from fedpd.core.oracle import Work as Work
+from fedpd.core.oracle import check_oracle as check_oracle
+from fedpd.core.oracle import count_samples as count_samples
+from fedpd.core.problem import UNKNOWN as UNKNOWN
+from fedpd.core.problem import Answer as Answer
+from fedpd.core.problem import Evaluation as Evaluation
+from fedpd.core.problem import Metric as Metric
+from fedpd.core.problem import Problem as Problem
+from fedpd.core.types import Array as Array
+from fedpd.core.types import Key as Key
+from fedpd.core.types import Losses as Losses
+from fedpd.core.types import Penalty as Penalty
+from fedpd.core.types import RandomLosses as RandomLosses
+from fedpd.core.types import Statistics as Statistics
+from fedpd.core.types import Tree as Tree
+from fedpd.core.types import Vector as Vector
 
 Algorithm = Method  # what a method is called in the arguments and the titles of the public functions
-
-__all__ = [
-    "UNKNOWN",
-    "Algorithm",
-    "Answer",
-    "Around",
-    "Array",
-    "Change",
-    "Difference",
-    "Evaluation",
-    "Exchange",
-    "Gradient",
-    "Iterate",
-    "Key",
-    "Kind",
-    "LocalObjective",
-    "Losses",
-    "Message",
-    "Method",
-    "Metric",
-    "Mixing",
-    "Model",
-    "Noise",
-    "Oracle",
-    "Packed",
-    "Penalty",
-    "Problem",
-    "RandomLosses",
-    "Spec",
-    "State",
-    "Statistics",
-    "Subproblem",
-    "Tree",
-    "Unbiased",
-    "Update",
-    "Value",
-    "Work",
-    "as_sent",
-    "augmented_lagrangian",
-    "check_oracle",
-    "count_samples",
-    "form_with_absent",
-    "has_packed",
-    "in_blocks",
-    "makes",
-    "message_kinds",
-    "opened",
-    "proximal",
-    "vectors_of",
-]

@@ -26,31 +26,20 @@ LARGE_GRADIENT = 2**23  # a model is large if parameters times samples of the la
 
 
 class Functions(NamedTuple):
-    """The functions of a problem, without its arrays. It is hashable.
+    """The functions of a problem, without its arrays. It is hashable."""
 
-    Attributes:
-        losses: F of training samples.
-        penalty: The part of F that does not depend on a sample.
-        correct: Whether the model classifies a sample correctly; None: there are no test samples, or it is unknown.
-        block: The number of samples that a full gradient takes at a time; None: all of them.
-        test_losses: F of test samples; None: `losses`.
-        statistics: The statistics that normalise a batch; None: the model has none.
-        random: F of training samples with random layers, drawn from a key; None: the model has none.
-        metrics: What else is measured on test samples.
-        central: What is measured on a central test set, by the names of the columns; (): there is none.
-        longest: The most test samples of an agent, if a metric needs those of an agent all at once; 0: none does.
-    """
-
-    losses: Losses
-    penalty: Penalty | None
+    losses: Losses  # F of training samples
+    penalty: Penalty | None  # the part of F that does not depend on a sample
+    # whether the model classifies a sample correctly; None: there are no test samples, or it is unknown
     correct: Losses | None = None
-    block: int | None = None
-    test_losses: Losses | None = None
-    statistics: Statistics | None = None
+    block: int | None = None  # the number of samples that a full gradient takes at a time; None: all of them
+    test_losses: Losses | None = None  # F of test samples; None: `losses`
+    statistics: Statistics | None = None  # the statistics that normalise a batch; None: the model has none
+    # F of training samples with random layers, drawn from a key; None: the model has none
     random: RandomLosses | None = None
-    metrics: NamedMetrics = ()
-    central: NamedMetrics = ()
-    longest: int = 0
+    metrics: NamedMetrics = ()  # what else is measured on test samples
+    central: NamedMetrics = ()  # what is measured on a central test set, by the names of the columns; (): there is none
+    longest: int = 0  # the most test samples of an agent, if a metric needs those of an agent all at once; 0: none does
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
@@ -119,18 +108,13 @@ NOISE = 2**31 - 1  # folded into an agent's key, so that random layers and the c
 
 
 class Layout(NamedTuple):
-    """How the loop over agents runs. It is hashable and selects a compiled program.
+    """How the loop over agents runs. It is hashable and selects a compiled program."""
 
-    Attributes:
-        agents: N, without padding agents.
-        parallel: True: all agents compute at once (vmap). False: one after another (scan), which keeps the data of one
-            agent in the cache.
-        mesh: The devices over which the agents are sharded; None: one device.
-    """
-
-    agents: int
+    agents: int  # N, without padding agents
+    # True: all agents compute at once (vmap). False: one after another (scan), which keeps the data of one agent in the
+    # cache
     parallel: bool
-    mesh: Mesh | None
+    mesh: Mesh | None  # the devices over which the agents are sharded; None: one device
 
 
 class Shard(NamedTuple):
@@ -138,34 +122,25 @@ class Shard(NamedTuple):
 
     They are NumPy arrays on the host and JAX arrays in a compiled program. Inside the loop over agents, the first axis
     is removed.
-
-    Attributes:
-        data: Training samples, leaves (N, n, ...); with an `offset`, leaves (M, ...), which all agents share.
-        sizes: (N,) the |D_i|.
-        scale: (N,) the w_i |D_i|; None: all are 1.
-        mask: (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples.
-        agent: (N,) the numbers i.
-        real: (N,) False on padding agents; None: there are no padding agents.
-        test: Test samples, leaves (N, m, ...); with a `test_offset`, leaves (M, ...), which all agents share.
-        test_sizes: (N,) the numbers of test samples.
-        flat: For one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's
-            begin. `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent.
-        offset: (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents.
-        test_offset: (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents.
-        personal: The agents' personal parameters, leaves (N, ...), at which they are measured; None: they have none.
     """
 
-    data: Tree
-    sizes: AnyArray
-    scale: AnyArray | None
-    mask: AnyArray | None
-    agent: AnyArray
-    real: AnyArray | None = None
+    data: Tree  # training samples, leaves (N, n, ...); with an `offset`, leaves (M, ...), which all agents share
+    sizes: AnyArray  # (N,) the |D_i|
+    scale: AnyArray | None  # (N,) the w_i |D_i|; None: all are 1
+    mask: AnyArray | None  # (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples
+    agent: AnyArray  # (N,) the numbers i
+    real: AnyArray | None = None  # (N,) False on padding agents; None: there are no padding agents
+    # test samples, leaves (N, m, ...); with a `test_offset`, leaves (M, ...), which all agents share
     test: Tree | None = None
-    test_sizes: AnyArray | None = None
+    test_sizes: AnyArray | None = None  # (N,) the numbers of test samples
+    # for one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's begin.
+    # `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent
     flat: tuple[Tree, Array] | None = None
+    # (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents
     offset: AnyArray | None = None
+    # (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents
     test_offset: AnyArray | None = None
+    # the agents' personal parameters, leaves (N, ...), at which they are measured; None: they have none
     personal: Any = None
 
 
@@ -212,11 +187,7 @@ def _places(offsets: np.ndarray | None, name: str) -> np.ndarray | None:
 
 
 def split_rows(tree: Tree) -> tuple[Tree, Callable[[Tree], Tree]]:
-    """Return a tree without the flat rows of its shards, which have no axis of agents, and how to put them back.
-
-    Args:
-        tree: A `Shard`, or a tree that contains shards.
-    """
+    """Return a tree without the flat rows of its shards, which have no axis of agents, and how to put them back."""
 
     def is_shard(node: Any) -> bool:
         return isinstance(node, Shard)
@@ -255,11 +226,8 @@ def map_agents(body: Callable[[Shard], Tree], shard: Shard) -> Tree:
 def one_agent(shard: Shard, i: Any) -> Shard:
     """Return the part of the agent at place i, without the axis of agents."""
     bare, whole = split_rows(shard)
-    return whole(jax.tree.map(lambda leaf: _entry(leaf, i), bare))
-
-
-def _entry(leaf: Any, i: Any) -> Any:
-    return leaf[i] if isinstance(i, int) else lax.dynamic_index_in_dim(leaf, i, keepdims=False)
+    take = (lambda leaf: leaf[i]) if isinstance(i, int) else partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
+    return whole(jax.tree.map(take, bare))
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -268,18 +236,17 @@ def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: 
     Args:
         body: (one agent's part) -> (a value to sum, a value to keep).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
 
     Returns:
         The sum over agents, and the kept values, leaves (N, ...).
     """
-    total, _, kept = update_agents(lambda _, one: _without_state(*body(one)), None, stacked, layout)
+
+    def without_state(_: None, one: Any) -> tuple[Tree, None, Tree]:
+        part, kept = body(one)
+        return part, None, kept
+
+    total, _, kept = update_agents(without_state, None, stacked, layout)
     return total, kept
-
-
-def _without_state(part: Tree, kept: Tree) -> tuple[Tree, None, Tree]:
-    """Return the result of a body without state in the form that `update_agents` uses."""
-    return part, None, kept
 
 
 def update_agents(
@@ -294,7 +261,6 @@ def update_agents(
         body: (agent, one agent's part) -> (a value to sum, agent, a value to keep).
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
 
     Returns:
         The sum over agents, the agents' new state, and the kept values, both with leaves (N, ...).
@@ -334,7 +300,6 @@ def each_in_place(
         change: (agent, one agent's part) -> agent.
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop runs.
         silent: If true, nothing changes; None counts as false.
     """
     if layout.parallel:
@@ -362,9 +327,7 @@ def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: 
     condition.
 
     Args:
-        function: The function to compute.
         true: A condition that always holds, without XLA knowing it.
-        arguments: The arguments of the function.
     """
     shapes = jax.eval_shape(function, *arguments)
 
@@ -382,8 +345,6 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 
     Args:
         tree: Arrays of all agents, or a `Shard`; the result then has `real` set.
-        layout: How the loop over agents runs.
-        axis: The axis of the agents.
         block: Fill up to a multiple of this number; None: of the number of devices.
     """
     devices = 1 if layout.mesh is None else layout.mesh.size

@@ -7,12 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from fedpd.core.method import Method
 
 Family = Literal[
-    "primal-dual",
-    "averaging",
-    "corrected gradients",
-    "lazy communication",
-    "steps at the server",
-    "Newton-type",
+    "primal-dual", "averaging", "corrected gradients", "lazy communication", "steps at the server", "Newton-type"
 ]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
@@ -112,5 +107,25 @@ class Card(NamedTuple):
     family: Family
     reference: Reference
     variants: tuple[Variant, ...]
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, str] = MappingProxyType({})
     search: Mapping[str, float | tuple[Any, ...]] = MappingProxyType({})
+
+    @staticmethod
+    def single(
+        *,
+        title: str,
+        summary: str,
+        family: Family,
+        rule: Rule,
+        guarantee: Guarantee,
+        label: str = "",
+        only_models: bool = True,
+        authors: str = "",
+        paper: str = "",
+        venue: str = "",
+        year: int = 0,
+        **more: Any,
+    ) -> "Card":
+        """Return the card of a method with one variant, whose label is the title unless there is another."""
+        about = {"reference": Reference(authors, paper, venue, year)} | more
+        return Card(title, summary, family, variants=(Variant(label or title, rule, guarantee, only_models),), **about)

@@ -22,17 +22,11 @@ BLOCK = (2**12, 2**16)  # rows to compare with all rows at a time, and columns t
 
 
 class Products(NamedTuple):
-    """The inner products of differences to the first row, summed over the columns so far.
+    """The inner products of differences to the first row, summed over the columns so far."""
 
-    Attributes:
-        inner: (n, N) inner products of n rows with all N rows.
-        own: (n,) squared norms of the n rows.
-        everyone: (N,) squared norms of all rows.
-    """
-
-    inner: AnyArray
-    own: AnyArray
-    everyone: AnyArray
+    inner: AnyArray  # (n, N) inner products of n rows with all N rows
+    own: AnyArray  # (n,) squared norms of the n rows
+    everyone: AnyArray  # (N,) squared norms of all rows
 
 
 def products(own: AnyArray, everyone: AnyArray) -> Products:
@@ -99,10 +93,6 @@ def largest_distance_on_host(rows: Tree, block: tuple[int, int] = BLOCK) -> floa
     """Return max_ij ||c_i - c_j|| over the rows of NumPy arrays or memory maps, read block by block.
 
     It computes the products of a block in the precision of the rows, and sums them in float64.
-
-    Args:
-        rows: Leaves (N, ...); row i of all leaves together is c_i.
-        block: The most rows, and the most columns, at a time.
     """
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
     number = len(leaves[0])

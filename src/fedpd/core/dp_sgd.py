@@ -1,16 +1,19 @@
-"""DP-SGD: local steps with example-level differential privacy."""
+"""DP-SGD: local steps with example-level differential privacy, and the random numbers of private runs."""
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, positive, refuse
 from fedpd.base.value import makes
-from fedpd.core.draws import system_normal, system_uniform
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.oracle import ITERATIONS, Oracle, Step, Work, check_step, step_at
 from fedpd.core.types import Array, Key
@@ -19,22 +22,18 @@ BLOCK = 32  # samples whose gradients are in memory at a time
 
 
 class Draws(NamedTuple):
-    """How random numbers are drawn: each function takes a key and the shape of the numbers.
+    """How random numbers are drawn: each function takes a key and the shape of the numbers."""
 
-    Attributes:
-        normal: (key, like) -> standard normal numbers of the shape and type of `like`.
-        uniform: (key, like) -> uniform numbers in [0, 1) of the shape and type of `like`.
-    """
-
-    normal: Callable[[Key, Any], Array]
-    uniform: Callable[[Key, Any], Array]
+    normal: Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers of the shape and type of `like`
+    uniform: Callable[[Key, Any], Array]  # (key, like) -> uniform numbers in [0, 1) of the shape and type of `like`
 
 
 FROM_KEY = Draws(
     lambda key, like: jax.random.normal(key, like.shape, like.dtype),
     lambda key, like: jax.random.uniform(key, like.shape, like.dtype),
 )
-FROM_SYSTEM = Draws(lambda key, like: system_normal(like), lambda key, like: system_uniform(like))
+# The operating system's numbers, which nobody can predict or repeat: the noise of a real federation.
+FROM_SYSTEM = Draws(lambda key, like: _drawn(_normals, like), lambda key, like: _drawn(_uniforms, like))
 
 
 class DPSGD(Oracle):
@@ -154,13 +153,7 @@ def dp_sgd(
 
 
 def private_gradient(
-    f: LocalObjective,
-    x: Vector,
-    clip: Any,
-    noise_multiplier: Any,
-    share: Any,
-    key: Key,
-    draws: Draws = FROM_KEY,
+    f: LocalObjective, x: Vector, clip: Any, noise_multiplier: Any, share: Any, key: Key, draws: Draws = FROM_KEY
 ) -> Vector:
     """Return an estimate of grad f_i(x) to which one sample contributes a vector of norm C at most, plus noise.
 
@@ -214,3 +207,29 @@ def check_noise(noise_multiplier: float | None, epsilon: float | None) -> None:
         positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
     if epsilon is not None:
         positive("epsilon", epsilon, "Give the largest epsilon of the run, e.g. 4")
+
+
+def _drawn(draw: Callable[[int], np.ndarray], like: Any) -> Array:
+    """Return numbers of the shape and type of `like`, inside of a compiled program too."""
+    shape, wide = like.shape, np.dtype(np.float64 if like.dtype == np.float64 else np.float32)
+    words = (*shape, 2) if wide.itemsize == 8 else shape
+
+    def bits() -> np.ndarray:  # JAX may convert floats in a thread of its own, whose precision is another one
+        return draw(math.prod(shape)).astype(wide).view(np.uint32).reshape(words)
+
+    return lax.bitcast_convert_type(io_callback(bits, jax.ShapeDtypeStruct(words, np.uint32)), wide).astype(like.dtype)
+
+
+def _fractions(number: int) -> np.ndarray:
+    """Return multiples of 2^-53 in [0, 1) from the operating system's cryptographic random bits."""
+    return (np.frombuffer(os.urandom(8 * number), np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _uniforms(number: int) -> np.ndarray:
+    return np.minimum(_fractions(number), 1 - 2.0**-24)  # float32 would round larger ones to 1
+
+
+def _normals(number: int) -> np.ndarray:
+    """Return normal numbers (Box and Muller)."""
+    first, second = _fractions(2 * number).reshape(2, -1)
+    return np.sqrt(-2 * np.log(first + 2.0**-54)) * np.cos(2 * np.pi * second)

@@ -11,7 +11,6 @@ large constant does not hide them; where they are lost in rounding, the slopes a
 0, terms of size L ||x||^2 cancel in f_i, and its rounding is that of these terms.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core.objective import Subproblem
-from fedpd.core.stacked import empty_stack, push
+from fedpd.core.stacked import choose, empty_stack, in_precision_of, norm, push
 from fedpd.core.types import Array
 
 DECREASE = 1e-4  # of what the slope promises
@@ -28,21 +27,13 @@ SHORTEST = 1e-12  # t, below which a direction is given up
 
 
 class Secants(NamedTuple):
-    """The state that L-BFGS keeps between solves, and what it saw in the last one.
+    """The state that L-BFGS keeps between solves, and what it saw in the last one."""
 
-    Attributes:
-        steps: s, a stack of steps, the newest first.
-        changes: y, the changes of grad f_i along them.
-        products: (3, pairs), <s, s>, <s, y> and <y, y>; 0 where there is no pair yet.
-        value: f_i where the last solve ended.
-        lowest: The lowest curvature <s, y>/<s, s> of f_i in the last solve if that is negative, else 0.
-    """
-
-    steps: Vector
-    changes: Vector
-    products: Array
-    value: Array
-    lowest: Array
+    steps: Vector  # s, a stack of steps, the newest first
+    changes: Vector  # y, the changes of grad f_i along them
+    products: Array  # (3, pairs), <s, s>, <s, y> and <y, y>; 0 where there is no pair yet
+    value: Array  # f_i where the last solve ended
+    lowest: Array  # the lowest curvature <s, y>/<s, s> of f_i in the last solve if that is negative, else 0
 
 
 class _Search(NamedTuple):
@@ -77,7 +68,6 @@ def rounding_of(value: Array, square: Array, L: Array) -> Array:
     Args:
         value: f_i(x).
         square: ||x||^2.
-        L: The curvature of f_i.
     """
     return jnp.finfo(value.dtype).eps * (100 * jnp.abs(value) + L.astype(value.dtype) * square)
 
@@ -89,10 +79,6 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     the norm falls to `tolerance` times L_i/curvature of that at x: the error is relative to the change of grad f_i.
 
     Args:
-        phi: The subproblem.
-        x: The start.
-        known: The pairs of earlier solves.
-        tolerance: The factor by which the norm of the gradient falls.
         trials: The most gradients after that at x.
 
     Returns:
@@ -100,12 +86,12 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     """
     value, own = phi.f.value_and_gradient(x)
     gradient = phi.complete(own, x)
-    norm, eps = _norm(gradient), jnp.finfo(value.dtype).eps
-    inside = _as(steepest(known), x) * _norm(x)  # the size of terms that may cancel in grad f_i
-    rounding = 4 * eps * (_norm(own) + _norm(phi.complete(0 * x, 0 * x)) + _norm(phi.complete(0 * x, x)) + inside)
-    goal = jnp.maximum(tolerance * _share(phi, known).astype(norm.dtype) * norm, rounding)
+    size, eps = norm(gradient), jnp.finfo(value.dtype).eps
+    inside = in_precision_of(x, steepest(known)) * norm(x)  # the size of terms that may cancel in grad f_i
+    rounding = 4 * eps * (norm(own) + norm(phi.complete(0 * x, 0 * x)) + norm(phi.complete(0 * x, x)) + inside)
+    goal = jnp.maximum(tolerance * _share(phi, known).astype(size.dtype) * size, rounding)
     known = known._replace(lowest=jnp.zeros((), float))
-    first = _Search(x, value, gradient, jnp.ones((), value.dtype), norm, known, jnp.int32(0))
+    first = _Search(x, value, gradient, jnp.ones((), value.dtype), size, known, jnp.int32(0))
 
     def onward(search: _Search) -> Array:
         return (search.norm > goal) & (search.trials < trials) & (search.length > SHORTEST)
@@ -141,8 +127,8 @@ def _try(phi: Subproblem, here: _Search) -> _Search:
     shorter = jnp.where(jnp.isfinite(lowest_point), jnp.clip(lowest_point, 0.1 * t, 0.5 * t), 0.1 * t)
 
     learned = _learn(phi, here, there, gradient)
-    moved = _Search(there, value, gradient, jnp.ones_like(t), _norm(gradient), learned, here.trials)
-    chosen = jax.tree.map(partial(jnp.where, accepted), moved, here._replace(length=shorter))
+    moved = _Search(there, value, gradient, jnp.ones_like(t), norm(gradient), learned, here.trials)
+    chosen = choose(accepted, moved, here._replace(length=shorter))
     return chosen._replace(trials=here.trials + 1)
 
 
@@ -152,7 +138,7 @@ def _learn(phi: Subproblem, here: _Search, there: Vector, gradient: Vector) -> S
     added = phi.complete(0 * s, s) - phi.complete(0 * s, 0 * s)  # by the quadratic term
     y = gradient - here.gradient - added
     products = jnp.stack([jnp.asarray(a @ b, float) for a, b in ((s, s), (s, y), (y, y))])
-    size = _norm(here.gradient) + _norm(phi.complete(0 * s, here.x)) + _as(steepest(known), s) * _norm(here.x)
+    size = norm(here.gradient) + norm(phi.complete(0 * s, here.x)) + in_precision_of(s, steepest(known)) * norm(here.x)
     visible = jnp.sqrt(products[2]) > 1e4 * jnp.finfo(size.dtype).eps * size  # rounding may look like curvature
     curvature = jnp.where(visible & (products[0] > 0), products[1] / products[0], 0)
     return Secants(
@@ -172,32 +158,23 @@ def _downhill(phi: Subproblem, gradient: Vector, known: Secants) -> Vector:
     usable = (sy > 10 * jnp.finfo(sy.dtype).eps * jnp.sqrt(ss * yy)) & (ss > 0)
     inverse = jnp.where(usable, 1 / jnp.where(usable, sy, 1), 0)
     newest = jnp.argmax(usable)
-    cautious = 1 / (c if phi.curvature is not None else jnp.maximum(_norm(gradient), 1))
+    cautious = 1 / (c if phi.curvature is not None else jnp.maximum(norm(gradient), 1))
     scale = jnp.where(usable[newest], sy[newest] / jnp.where(usable[newest], yy[newest], 1), cautious)
 
     def back(q: Vector, pair: Any) -> tuple[Vector, Array]:
         s, y, inverse = pair
-        a = _as(inverse, s) * (s @ q)
-        return q - a * (y + _as(c, s) * s), a
+        a = in_precision_of(s, inverse) * (s @ q)
+        return q - a * (y + in_precision_of(s, c) * s), a
 
     def forth(q: Vector, pair: Any) -> tuple[Vector, None]:
         s, y, inverse, a = pair
-        b = _as(inverse, s) * ((y + _as(c, s) * s) @ q)
+        b = in_precision_of(s, inverse) * ((y + in_precision_of(s, c) * s) @ q)
         return q + (a - b) * s, None
 
     q, weights = lax.scan(back, gradient, (known.steps, known.changes, inverse))
     pairs = known.steps, known.changes, inverse, weights
-    q, _ = lax.scan(forth, _as(scale, q) * q, pairs, reverse=True)
+    q, _ = lax.scan(forth, in_precision_of(q, scale) * q, pairs, reverse=True)
     slope = q @ gradient
     good = jnp.isfinite(slope) & (slope > 0)
-    steepest = _as(cautious, gradient) * gradient
+    steepest = in_precision_of(gradient, cautious) * gradient
     return jax.tree.map(lambda a, b: -jnp.where(good, a, b), q, steepest)
-
-
-def _norm(x: Vector) -> Array:
-    return jnp.sqrt(x @ x)
-
-
-def _as(number: Array, x: Vector) -> Array:
-    """Return the number in the precision of x, so that it does not change that of a product."""
-    return number.astype(jax.tree.leaves(x)[0].dtype)

@@ -117,15 +117,10 @@ def has_packed(message: Tree) -> bool:
 
 
 class Update(NamedTuple):
-    """A broadcast of which only the change travels, to agents that have the broadcast before it.
+    """A broadcast of which only the change travels, to agents that have the broadcast before it."""
 
-    Attributes:
-        change: What travels, with packed parts.
-        whole: The broadcast itself.
-    """
-
-    change: Tree
-    whole: Tree
+    change: Tree  # what travels, with packed parts
+    whole: Tree  # the broadcast itself
 
 
 def as_sent(message: Tree) -> Tree:

@@ -130,8 +130,14 @@ class Method(Value):
         return mean, mean
 
     def receive(self, agent: Any, broadcast: Any) -> Any:
-        """Return an agent's new state after a broadcast."""
-        self.needs("receive(self, agent, broadcast)")
+        """Return an agent's new state after a broadcast, which is its x unless this function says otherwise.
+
+        A method with a model() of its own keeps the global model elsewhere, so it has a receive() of its own, too.
+        """
+        is_copy = type(self).model is Method.model and hasattr(agent, "x")
+        if not is_copy or jax.tree.structure(broadcast) != jax.tree.structure(agent.x):
+            self.needs("receive(self, agent, broadcast)")
+        return agent._replace(x=broadcast)
 
     def model(self, agent: Any) -> Vector:
         """Return an agent's copy of the global model (FedPD: x_{0,i}); f is measured at the mean of the copies."""
@@ -200,6 +206,11 @@ class Method(Value):
         """Refuse settings that do not fit N agents, of which at least `fewest()` send in a communication."""
 
 
+def of_method(name: str) -> Any:
+    """Return a property of a method around another one: that of the other."""
+    return property(lambda self: getattr(self.method, name))
+
+
 class Around(Method):
     """A method around another one. What the server does, and what is said of the method, is the other's.
 
@@ -207,6 +218,15 @@ class Around(Method):
     """
 
     method: Method
+    needs_everyone = of_method("needs_everyone")
+    copies_differ = of_method("copies_differ")
+    only_at_agents = of_method("only_at_agents")
+    waits = of_method("waits")
+    delivers = of_method("delivers")
+    is_personal = of_method("is_personal")
+    samples_per_step = of_method("samples_per_step")
+    local_epochs = of_method("local_epochs")
+    compares_rounds = of_method("compares_rounds")
 
     @property
     def spec(self) -> Spec:
@@ -215,42 +235,6 @@ class Around(Method):
     @property
     def name(self) -> str:
         return self.method.name if is_of_fedpd(type(self)) else super().name
-
-    @property
-    def needs_everyone(self) -> bool:
-        return self.method.needs_everyone
-
-    @property
-    def copies_differ(self) -> bool:
-        return self.method.copies_differ
-
-    @property
-    def only_at_agents(self) -> bool:
-        return self.method.only_at_agents
-
-    @property
-    def waits(self) -> Any:
-        return self.method.waits
-
-    @property
-    def delivers(self) -> Any:
-        return self.method.delivers
-
-    @property
-    def is_personal(self) -> Any:
-        return self.method.is_personal
-
-    @property
-    def samples_per_step(self) -> int | None:
-        return self.method.samples_per_step
-
-    @property
-    def local_epochs(self) -> int | None:
-        return self.method.local_epochs
-
-    @property
-    def compares_rounds(self) -> bool:
-        return self.method.compares_rounds
 
     def server(self, x: Vector) -> Any:
         return self.method.server(x)

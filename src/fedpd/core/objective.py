@@ -11,27 +11,17 @@ from fedpd.core.types import AnyArray, Array, Key, Losses, Penalty, RandomLosses
 
 
 class Noise(NamedTuple):
-    """The random layers of a model (dropout) in training.
+    """The random layers of a model (dropout) in training."""
 
-    Attributes:
-        losses: (model, batch, key) -> (B,), the losses with the random numbers of a key.
-        key: The key of this agent in this round, or in one step of it.
-    """
-
-    losses: RandomLosses
-    key: Key
+    losses: RandomLosses  # (model, batch, key) -> (B,), the losses with the random numbers of a key
+    key: Key  # the key of this agent in this round, or in one step of it
 
 
-class Weighted(NamedTuple):
-    """A batch of a fixed shape, of which some rows may not count.
+class WeightedBatch(NamedTuple):
+    """A batch of a fixed shape, of which some rows may not count."""
 
-    Attributes:
-        rows: The samples, leaves (B, ...).
-        weights: (B,) 1 divided by the number of rows that count, or 0 for a row that does not.
-    """
-
-    rows: Tree
-    weights: Array
+    rows: Tree  # the samples, leaves (B, ...)
+    weights: Array  # (B,) 1 divided by the number of rows that count, or 0 for a row that does not
 
 
 class LocalObjective(NamedTuple):
@@ -140,7 +130,7 @@ class LocalObjective(NamedTuple):
         return self.losses(x.tree, (rows, mask))
 
     def stochastic_gradient(self, x: Vector, batch: Tree, weights: Array | None = None) -> Vector:
-        """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples, with `Weighted.weights`."""
+        """Return h_i(x; xi), the stochastic gradient: a mean over a batch of samples, with `WeightedBatch.weights`."""
         return jax.grad(self._mean)(x, batch, weights)
 
     def stochastic_value_and_gradient(self, x: Vector, batch: Tree) -> tuple[Array, Vector]:
@@ -154,7 +144,6 @@ class LocalObjective(NamedTuple):
         sample's index.
 
         Args:
-            x: The model.
             indices: (B,) the numbers of the samples.
         """
 
@@ -192,10 +181,8 @@ def in_blocks(
 
     Args:
         function: (x, rows, inside (block,), the block's number q) -> the value to sum.
-        x: The model.
         data: The agent's samples, leaves (n, ...); with an `offset`, those of many agents, leaves (M, ...).
         size: The number of samples that count.
-        block: The number of samples per block.
         offset: The row of `data` where the agent's samples begin; None: 0.
     """
 

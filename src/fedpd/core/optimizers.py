@@ -14,19 +14,12 @@ from fedpd.core.oracle import step_at
 
 
 class Optimizer(Value):
-    """An optax optimiser with its name and settings, so that an experiment file can contain it.
+    """An optax optimiser with its name and settings, so that an experiment file can contain it."""
 
-    Attributes:
-        rule: Its name in optax.
-        order: The names of its settings.
-        numbers: Those settings that are numbers; a sweep may trace them.
-        others: All other settings.
-    """
-
-    rule: str
-    order: tuple[str, ...]
-    numbers: dict[str, float]
-    others: dict[str, Any]
+    rule: str  # its name in optax
+    order: tuple[str, ...]  # the names of its settings
+    numbers: dict[str, float]  # those settings that are numbers; a sweep may trace them
+    others: dict[str, Any]  # all other settings
     counts: ClassVar = ("numbers",)
 
     @property

@@ -123,7 +123,6 @@ def step_above_limit(oracle: Oracle, curvature: float) -> str | None:
     allows longer ones, so this says nothing of them.
 
     Args:
-        oracle: The local solver.
         curvature: The smoothness of what it minimises: L, plus 1/eta if the method adds a penalty.
     """
     step = getattr(oracle, "step", None)

@@ -31,7 +31,7 @@ def part_of(tree: Tree, is_personal: IsPersonal, *, personal: bool) -> Tree:
         kept = [leaf if is_personal(name) == personal else None for leaf, name in pairs]
         return Vector(jax.tree.unflatten(structure, kept))
 
-    return jax.tree.map(part, tree, is_leaf=_is_vector)
+    return jax.tree.map(part, tree, is_leaf=is_vector)
 
 
 def merged(first: Tree, second: Tree) -> Tree:
@@ -40,14 +40,14 @@ def merged(first: Tree, second: Tree) -> Tree:
     def fill(one: Any, other: Any) -> Any:
         if not isinstance(one, Vector):
             return one
-        return Vector(jax.tree.map(lambda a, b: b if a is None else a, one.tree, other.tree, is_leaf=_is_none))
+        return Vector(jax.tree.map(lambda a, b: b if a is None else a, one.tree, other.tree, is_leaf=is_none))
 
-    return jax.tree.map(fill, first, second, is_leaf=_is_vector)
+    return jax.tree.map(fill, first, second, is_leaf=is_vector)
 
 
-def _is_vector(node: Any) -> bool:
+def is_vector(node: Any) -> bool:
     return isinstance(node, Vector)
 
 
-def _is_none(node: Any) -> bool:
+def is_none(node: Any) -> bool:
     return node is None

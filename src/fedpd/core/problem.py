@@ -83,22 +83,15 @@ class Evaluation(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """The functions that measure a model on samples that belong to no agent, such as a central test set.
+    """The functions that measure a model on samples that belong to no agent, such as a central test set."""
 
-    Attributes:
-        hold: (the samples as the user has them) -> the samples as the problem holds them, with labels as numbers of the
-            classes, for example. It refuses names and labels that the problem does not have.
-        correct: As in `Evaluation`.
-        losses: F of these samples; None: the problem's own losses.
-        metrics: As in `Evaluation`.
-        asked: Whether the user gave the metrics, so that a run without any test samples is refused.
-    """
-
+    # (the samples as the user has them) -> the samples as the problem holds them, with labels as numbers of the
+    # classes, for example. It refuses names and labels that the problem does not have
     hold: Callable[[Tree], Tree]
-    correct: Losses | None = None
-    losses: Losses | None = None
-    metrics: NamedMetrics = ()
-    asked: bool = False
+    correct: Losses | None = None  # as in `Evaluation`
+    losses: Losses | None = None  # F of these samples; None: the problem's own losses
+    metrics: NamedMetrics = ()  # as in `Evaluation`
+    asked: bool = False  # whether the user gave the metrics, so that a run without any test samples is refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +259,14 @@ class Problem:
 
     def in_memory(self) -> "Problem":
         """Return the problem with all samples in memory; a problem of `data.lazy` loads them, another is unchanged."""
-        return _loaded(self)
+        problem, everyone, tests = self, np.arange(self.agents), self.evaluation
+        if tests is not None and tests.load is not None:
+            data, offsets = stored(self.test_rows_of(everyone)[0], tests.sizes)
+            problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
+        if self.load is not None:
+            data, offsets = stored(self.rows_of(everyone)[0], self.sizes)
+            problem = replace(problem, data=data, offsets=offsets, load=None)
+        return problem
 
     def __repr__(self) -> str:
         least, most = int(self.sizes.min()), int(self.sizes.max())
@@ -281,18 +281,6 @@ class Problem:
                 f"  known       {_known(self.answer)}",
             )
         )
-
-
-def _loaded(problem: Problem) -> Problem:
-    """Return the problem with all samples in memory."""
-    everyone, tests = np.arange(problem.agents), problem.evaluation
-    if tests is not None and tests.load is not None:
-        data, offsets = stored(problem.test_rows_of(everyone)[0], tests.sizes)
-        problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
-    if problem.load is not None:
-        data, offsets = stored(problem.rows_of(everyone)[0], problem.sizes)
-        problem = replace(problem, data=data, offsets=offsets, load=None)
-    return problem
 
 
 def _subset(
@@ -326,13 +314,9 @@ def _known(answer: Answer) -> str:
 
 @dataclass(frozen=True)
 class AgentLoss:
-    """The `losses` of a problem that has one loss per agent in place of one per sample.
+    """The `losses` of a problem that has one loss per agent in place of one per sample."""
 
-    Attributes:
-        loss: (model, samples, mask) -> scalar; the mask is 1 for samples and 0 for padding.
-    """
-
-    loss: LossOfAgent
+    loss: LossOfAgent  # (model, samples, mask) -> scalar; the mask is 1 for samples and 0 for padding
 
     def __call__(self, model: Tree, batch: tuple[Tree, Array]) -> Array:
         samples, mask = batch
@@ -345,14 +329,10 @@ class WithFrozen:
 
     A function that captured the arrays would copy them into every compiled program. The engine takes `function` and
     `frozen` apart instead, and gives the arrays to its programs as an argument: they are in memory once.
-
-    Attributes:
-        function: (frozen, ...) -> the value, such as (frozen, model, batch) -> losses.
-        frozen: The frozen arrays.
     """
 
-    function: Callable[..., Any]
-    frozen: Tree
+    function: Callable[..., Any]  # (frozen, ...) -> the value, such as (frozen, model, batch) -> losses
+    frozen: Tree  # the frozen arrays
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(self.frozen, *arguments)

@@ -1,4 +1,7 @@
-"""Several models in one: stacks, which are `Vector`s whose leaves have one more axis in front, and running means."""
+"""Algebra of models: choices, norms, running means, and stacks, whose leaves have one more axis in front."""
+
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +11,21 @@ from tree_math import Vector
 from fedpd.core.types import Array
 
 NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in a running mean
+
+
+def choose(condition: Array, one: Any, other: Any) -> Any:
+    """Return one state or the other."""
+    return jax.tree.map(partial(jnp.where, condition), one, other)
+
+
+def norm(x: Vector) -> Array:
+    """Return the Euclidean norm of x."""
+    return jnp.sqrt(x @ x)
+
+
+def in_precision_of(x: Vector, number: Array) -> Array:
+    """Return the number in the precision of x, so that it does not change that of a product."""
+    return number.astype(jax.tree.leaves(x)[0].dtype)
 
 
 def running_mean(mean: Vector, x: Vector, r: Array) -> Vector:

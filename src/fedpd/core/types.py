@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from tree_math import Vector as Vector
 
 Array = jax.Array
 AnyArray = jax.Array | np.ndarray  # on the host a NumPy array, in a compiled program a JAX array

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, Options
 from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
 
@@ -87,6 +87,8 @@ def csv(
 ) -> Federated:
     """Return federated data from a CSV file with a line of column names, or from a folder of such files.
 
+    `classes` and `label_names` are as for `from_arrays`.
+
     Args:
         path: The file or folder.
         client: The column with the client's name. Agents are in the order in which they first appear. Names are texts:
@@ -96,9 +98,6 @@ def csv(
         split: A column of "train" and "test"; None: all rows are for training.
         delimiter: The character between two cells, for example ";".
         encoding: The encoding of the text, for example "latin-1" or "utf-16".
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float64, or int32 if all are whole numbers.
         name: The name of the data in tables and figures; None: the name of the file or folder.
 
@@ -107,16 +106,9 @@ def csv(
             the file has another encoding.
     """
     chosen = [features] if isinstance(features, str) else features  # x is (n, k) for one column too
-    return load_table(
-        Path(path),
-        table_format(client, split, delimiter, encoding),
-        Columns(client, chosen, label, split),
-        shape=None,
-        classes=classes,
-        label_names=label_names,
-        dtype=dtype,
-        name=name,
-    )
+    options = Options(classes, label_names, dtype, name or Path(path).stem)
+    form = table_format(client, split, delimiter, encoding)
+    return load_table(Path(path), form, Columns(client, chosen, label, split), options)
 
 
 def table_format(client: str | None, split: str | None, delimiter: str = ",", encoding: str = "utf-8") -> Format:

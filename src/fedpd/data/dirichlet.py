@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, count, positive, refuse
-from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, as_tuple, check_columns, read_labels, reshape
-from fedpd.data.federated import Federated, assemble
-from fedpd.data.hub import features_of, load_dataset, splits_of
+from fedpd.data.federated import Federated, Options, assemble, place_in
+from fedpd.data.hub import class_names, features_of, read_splits
 from fedpd.data.labels import Classes
 
 
@@ -44,23 +43,14 @@ def dirichlet(
 ) -> Federated:
     """Return a data set of Hugging Face, divided among agents whose shares of the classes differ.
 
+    The arguments that are not listed are those of `hub`.
+
     Args:
         source: The name of a data set on the Hub, such as "uoft-cs/cifar10", or a folder of a `save_to_disk`.
-        features: The column or columns of features, as for `hub`.
         label: The column of classes.
         agents: N; all agents get the same number of training samples, and a rest of fewer than N is left out.
         alpha: The concentration of the shares: 0.1 gives each agent few classes, 100 gives all agents nearly the same.
         seed: The seed of the division.
-        split: The split to train with, or a pair to train and to test with; None: "train", and "test" if there is
-            one.
-        shape: The shape of a sample; None: as stored.
-        config: The configuration of the data set on the Hub.
-        revision: The revision of the data set on the Hub; it keeps a result reproducible.
-        cache: The folder for downloads and conversions; None: Hugging Face's own.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
-        label_names: The names of the classes; None: those that the data set knows.
-        dtype: The dtype of the features; None: as stored.
-        name: The name of the data in tables and figures; None: the last part of `source`.
 
     Raises:
         FedpdError: If the data set cannot be loaded, or has fewer training samples than agents.
@@ -70,34 +60,20 @@ def dirichlet(
     count("seed", seed, "Give the seed of the division, an integer", least=0)
     if classes is False:
         refuse("classes", classes, "must not be False, because the classes divide the data", "Use data.partition")
-    with extra("data", "data.dirichlet"):
-        import datasets
-
-    loaded = load_dataset(datasets, str(source), config, revision, cache)
-    parts = splits_of(datasets, loaded, split, str(source))
-    known = getattr(parts["train"].features.get(label), "names", None)
+    parts = read_splits("data.dirichlet", str(source), config, revision, cache, split)
     x, y = {}, {}
     for part, rows in parts.items():
         check_columns(rows.column_names, [*as_tuple(features), label], str(source))
-        x[part] = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
+        x[part] = reshape(features_of(rows, features, str(source)), shape, str(source))
         y[part] = read_labels(rows.select_columns([label]).with_format("arrow")[:], label, str(source), None)
     if len(y["train"]) < agents:
         rule = f"must be at most {len(y['train'])}, the number of training samples"
         refuse("agents", agents, rule, "Give fewer agents")
     found: dict[str, Any] = _divided(x, y, agents, alpha, seed)
 
-    def place(agent: str, part: str) -> str:
-        return f"{source}: {part} data of agent {agent!r}"
-
-    return assemble(
-        found["train"],
-        found.get("test", {}),
-        place,
-        classes=classes,
-        label_names=known if label_names is None else label_names,
-        dtype=dtype,
-        name=name or Path(source).name,
-    )
+    called = class_names(parts, label) if label_names is None else label_names
+    options = Options(classes, called, dtype, name or Path(source).name)
+    return assemble(found["train"], found.get("test", {}), place_in(source), options)
 
 
 def _divided(
@@ -115,15 +91,7 @@ def _divided(
 
 
 def divide(labels: np.ndarray, classes: int, agents: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the rows of each agent, N arrays of equal length.
-
-    Args:
-        labels: (n,) the numbers of the classes.
-        classes: K.
-        agents: N.
-        alpha: The concentration.
-        rng: The source of random numbers.
-    """
+    """Return the rows of each agent, N arrays of equal length; `labels` (n,) are the numbers of the classes."""
     pools = [rng.permutation(np.flatnonzero(labels == k)).tolist() for k in range(classes)]
     shares = rng.dirichlet(np.full(classes, alpha), agents)
     if not np.isfinite(shares).all():
@@ -161,8 +129,6 @@ def divide_alike(
         tests: The classes of the test samples.
         labels: The classes of the training samples.
         rows: The training rows of each agent.
-        classes: K.
-        rng: The source of random numbers.
     """
     own = np.stack([np.bincount(labels[one], minlength=classes) for one in rows])
     found: list[list[int]] = [[] for _ in rows]

@@ -22,21 +22,15 @@ Rows = list[np.ndarray]  # the rows of each agent
 
 @dataclass(frozen=True)
 class Division:
-    """A rule that divides samples among agents; the functions of this module make them.
+    """A rule that divides samples among agents; the functions of this module make them."""
 
-    Attributes:
-        by_label: Whether the rule looks at the classes of the samples.
-    """
-
-    by_label = False
+    by_label = False  # whether the rule looks at the classes of the samples
 
     def rows(self, labels: np.ndarray, agents: int, rng: np.random.Generator) -> Rows:
         """Return the rows of each agent.
 
         Args:
             labels: (n,) the numbers of the classes; all 0 if there are none.
-            agents: N.
-            rng: The source of random numbers.
         """
         return np.array_split(rng.permutation(len(labels)), agents)
 

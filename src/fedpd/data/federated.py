@@ -15,7 +15,8 @@ The rules hold for every source:
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.typed import explained
+from fedpd.base.typed import explained, first_line
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
@@ -48,6 +49,15 @@ class Samples(TypedDict):
 
 
 ByAgent = list[Samples] | Ragged | Lazy  # N sets of samples
+
+
+class Options(NamedTuple):
+    """The options that every loader has; `from_arrays` explains them."""
+
+    classes: Classes
+    label_names: Sequence[str] | None
+    dtype: DTypeLike | None
+    name: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,8 +216,78 @@ def from_arrays(
         >>> two.names, two.sizes.tolist(), two.classes.tolist()
         (('left', 'right'), [3, 1], [0, 1, 2])
     """
-    found = assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
+    found = assemble(train, test or {}, _place, Options(classes, label_names, dtype, name))
     return replace(found, train=_copied(found.train), test=_copied(found.test))
+
+
+@explained
+def from_datasets(
+    train: Mapping[Any, Any], test: Mapping[Any, Any] | None = None, *, classes: Classes = None, name: str = "datasets"
+) -> Federated:
+    """Return federated data from one dataset per agent, such as a `torch.utils.data.Dataset` with its transforms.
+
+    fedpd reads each sample once, and keeps it in memory. So a transform that draws random numbers would be drawn once
+    for the whole run: it is refused.
+
+    Args:
+        train: {agent: dataset}. Entry i of a dataset is (x, y), or a dict in which "labels" is y.
+        test: Test samples of the same form; None: there are none.
+        classes: As for `from_arrays`.
+        name: The name of the data in tables and figures.
+
+    Raises:
+        FedpdError: If a dataset has no length, an entry has another form, or two reads of a sample differ.
+
+    Examples:
+        >>> from fedpd import data
+        >>> left, right = [([0.0, 1.0], 0), ([1.0, 1.0], 1)], [([2.0, 0.0], 1)]
+        >>> data.from_datasets({"left": left, "right": right}).sizes.tolist()
+        [2, 1]
+    """
+    parts = [
+        {str(agent): _read(one, f"dataset of agent {agent!r}") for agent, one in part.items()}
+        for part in (train, test or {})
+    ]
+    return from_arrays(*parts, classes=classes, name=name)
+
+
+def _read(dataset: Any, where: str) -> dict[str, Any]:
+    """Return all samples of a dataset."""
+    try:
+        number = len(dataset)
+    except TypeError:
+        rule = "has no length, so its samples cannot be drawn from (seed, round, agent)"
+        refuse(where, type(dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
+    if not number:
+        raise FedpdError(f"{where}: it is empty. Leave the agent out.")
+    samples = [_sample(dataset, i, where) for i in range(number)]
+    for i in {0, number - 1}:
+        again = _sample(dataset, i, where)
+        if not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (samples[i], again)), strict=True)):
+            rule = "two reads differ, because a transform is random, and fedpd reads each sample once"
+            remedy = (
+                "Drop the random transform, and give problems.network(augment=...), or train a client of torch_local"
+            )
+            raise FedpdError(f"{where}: sample {i}: {rule}. {remedy}.")
+    try:
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+    except ValueError as error:
+        remedy = "Bring all samples to one shape, e.g. by a transform that resizes or pads"
+        raise FedpdError(f"{where}: its samples differ in form ({first_line(error)}). {remedy}.") from error
+
+
+def _sample(dataset: Any, i: int, where: str) -> dict[str, Any]:
+    found = dataset[i]
+    if isinstance(found, Mapping) and "labels" in found:
+        x, y = {name: value for name, value in found.items() if name != "labels"}, found["labels"]
+    elif isinstance(found, tuple | list) and len(found) == 2:
+        x, y = found
+    else:
+        what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+        refuse(f"{where}: sample {i}", what, "must be (x, y)", 'Return two parts, or a dict with "labels"')
+    entries = dict(x) if isinstance(x, Mapping) else {"": x}
+    read = {key: as_array(value, f"{where}: x of sample {i}") for key, value in entries.items()}
+    return {"x": read if isinstance(x, Mapping) else read[""], "y": as_array(y, f"{where}: y of sample {i}")}
 
 
 def _copied(part: ByAgent) -> list[Samples]:
@@ -220,17 +300,16 @@ def _place(agent: str, part: str) -> str:
     return f"{part} data of agent {agent!r}"
 
 
+def place_in(source: str | Path) -> Place:
+    """Return how an error names one part of an agent's data of a source."""
+    return lambda agent, part: f"{source}: {_place(agent, part)}"
+
+
 def assemble(
-    train: Mapping[Any, Mapping[str, Any]],
-    test: Mapping[Any, Mapping[str, Any]],
-    place: Place,
-    *,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    dtype: DTypeLike | None,
-    name: str,
+    train: Mapping[Any, Mapping[str, Any]], test: Mapping[Any, Mapping[str, Any]], place: Place, options: Options
 ) -> Federated:
     """Return federated data as `from_arrays` does; `place` says where an agent's data comes from."""
+    classes, label_names, dtype, name = options
     for part in (train, test):
         if not isinstance(part, Mapping):
             remedy = 'Give {agent: {"x": features, "y": labels}}, with one entry per agent'
@@ -250,7 +329,9 @@ def assemble(
         if agent in data
     }
     held = {key: samples for key, samples in found.items() if len(samples["y"])}
-    _check_nobody_is_empty(names, held, place)
+    for agent in names:
+        if not any((part, agent) in held for part in parts):
+            raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
     x = _features({key: samples["x"] for key, samples in held.items()}, place, dtype)
     y, values, called = encode({key: samples["y"] for key, samples in held.items()}, place, classes, label_names)
     nothing, unlabelled = jax.tree.map(lambda leaf: leaf[:0], (next(iter(x.values())), next(iter(y.values()))))
@@ -288,13 +369,6 @@ def _arrays(x: Any, where: str, remedy: str) -> Any:
     if not x or not all(isinstance(name, str) for name in x):
         refuse(where, list(x), "must have names, the arguments of the module", 'Give e.g. {"input_ids": tokens}')
     return {name: as_array(leaf, f"{where}[{name!r}]", remedy) for name, leaf in x.items()}
-
-
-def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place: Place) -> None:
-    """Refuse an agent without samples."""
-    for agent in names:
-        if not any((part, agent) in held for part in ("train", "test")):
-            raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
 
 
 def _features(arrays: dict[Key, Any], place: Place, dtype: DTypeLike | None) -> dict[Key, Any]:

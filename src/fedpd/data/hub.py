@@ -23,8 +23,8 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, Samples, assemble
-from fedpd.data.indexed import Part, SourceFile, index_by_client, source_file
+from fedpd.data.federated import Federated, Options, assemble, place_in
+from fedpd.data.indexed import IndexedPart, SourceFile, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
 BATCH = 1000  # images that are decoded together
@@ -50,6 +50,8 @@ def hub(
 ) -> Federated:
     """Return federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
 
+    `classes` and `dtype` are as for `from_arrays`.
+
     Args:
         source: The name of a data set on the Hub, or a folder.
         client: The column with the client's name.
@@ -62,67 +64,47 @@ def hub(
         config: The configuration of the data set on the Hub.
         revision: The revision of the data set on the Hub; it keeps a result reproducible.
         cache: The folder for downloads and conversions; None: Hugging Face's own.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes; None: those that the data set knows.
-        dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
         lazy: Whether the features stay in Hugging Face's files and are read when a round needs them.
     """
-    with extra("data", "data.hub"):
-        import datasets
-
-    loaded = load_dataset(datasets, str(source), config, revision, cache)
-    parts = splits_of(datasets, loaded, split, str(source))
-
-    def samples(rows: Any) -> dict[str, Samples]:
-        check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], str(source))
-        x = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
+    parts, where = read_splits("data.hub", str(source), config, revision, cache, split), str(source)
+    called = class_names(parts, label) if label_names is None else label_names
+    options = Options(classes, called, dtype, name or Path(source).name)
+    found, index = {}, {}
+    for part, rows in parts.items():
+        if not lazy and not len(rows):
+            continue
+        check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], where)
+        x = None if lazy else reshape(features_of(rows, features, where), shape, where)
         table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
-        return by_client(table, client, read_labels(table, label, str(source), classes), x, str(source))
-
-    def place(agent: str, part: str) -> str:
-        return f"{source}: {part} data of agent {agent!r}"
-
-    known = getattr(parts["train"].features.get(label), "names", None) if isinstance(label, str) else None
+        y = read_labels(table, label, where, classes)
+        if x is None:
+            files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
+            read = HubRows(rows, str(rows._fingerprint), files, features, shape, where)
+            index[part] = IndexedPart(client_names(table, client, where), y, read)
+        else:
+            found[part] = by_client(table, client, y, x, where)
     if lazy:
-        index = {
-            part: _index(rows, client, features, label, shape, str(source), classes) for part, rows in parts.items()
-        }
-        called = known if label_names is None else label_names
-        given: dict[str, Any] = {"classes": classes, "label_names": called, "dtype": dtype}
-        return index_by_client(index, str(source), **given, name=name or Path(source).name)
-    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
-    return assemble(
-        found.get("train", {}),
-        found.get("test", {}),
-        place,
-        classes=classes,
-        label_names=known if label_names is None else label_names,
-        dtype=dtype,
-        name=name or Path(source).name,
-    )
+        return index_by_client(index, where, options)
+    return assemble(found.get("train", {}), found.get("test", {}), place_in(source), options)
+
+
+def class_names(parts: dict[str, Any], label: Label) -> Sequence[str] | None:
+    """Return the names of the classes that the data set knows; None: it knows none."""
+    return getattr(parts["train"].features.get(label), "names", None) if isinstance(label, str) else None
 
 
 @dataclass(frozen=True)
 class HubRows:
-    """Reads the features of some rows of a data set of Hugging Face.
+    """Reads the features of some rows of a data set of Hugging Face."""
 
-    Attributes:
-        rows: The data set, whose files are memory-mapped.
-        fingerprint: Hugging Face's fingerprint of its content.
-        files: The files.
-        features: The column or columns of features.
-        shape: The shape of a sample; None: as stored.
-        source: The name of the source.
-    """
-
-    rows: Any
-    fingerprint: str
+    rows: Any  # the data set, whose files are memory-mapped
+    fingerprint: str  # Hugging Face's fingerprint of its content
     files: tuple[SourceFile, ...]
-    features: str | Sequence[str]
-    shape: Shape | None
-    source: str
+    features: str | Sequence[str]  # the column or columns of features
+    shape: Shape | None  # the shape of a sample; None: as stored
+    source: str  # the name of the source
 
     @property
     def spec(self) -> Spec:
@@ -132,49 +114,40 @@ class HubRows:
         return Spec.of("hub", source=self.source, content=content, features=columns, shape=shape)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        import datasets
-
         with ExitStack() as stack:
             for file in self.files:
                 stack.enter_context(file.unchanged())
             some = self.rows.select(rows, keep_in_memory=True)
-            features = features_of(datasets, some, self.features, self.source)
+            features = features_of(some, self.features, self.source)
         return reshape(features, self.shape, self.source)
 
 
-def _index(
-    rows: Any,
-    client: str,
-    features: str | Sequence[str],
-    label: Label,
-    shape: Shape | None,
+def read_splits(
+    user: str,
     source: str,
-    classes: Classes,
-) -> Part:
-    """Return the clients and labels of a split, and a function that reads its features."""
-    check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], source)
-    files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
-    table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
-    labels = read_labels(table, label, source, classes)
-    read = HubRows(rows, str(rows._fingerprint), files, features, shape, source)
-    return Part(client_names(table, client, source), labels, read)
+    config: str | None,
+    revision: str | None,
+    cache: str | Path | None,
+    split: str | tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Return {"train": rows, "test": rows}, the latter only if the data has a test split.
 
+    They are from the folder `source` if there is one, else from the Hub. `user` is the function that reads them.
+    """
+    with extra("data", user):
+        import datasets
 
-def load_dataset(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
-    """Return the data set, from the folder `source` if there is one, else from the Hub."""
     folder = Path(source)
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            return datasets.load_from_disk(source)
-        return datasets.load_dataset(source, config, revision=revision, cache_dir=None if cache is None else str(cache))
+            loaded = datasets.load_from_disk(source)
+        else:
+            folder_of_hub = None if cache is None else str(cache)
+            loaded = datasets.load_dataset(source, config, revision=revision, cache_dir=folder_of_hub)
     except Exception as error:  # the readers of datasets raise errors of many types
         reason = f"{error} {error.__cause__ or ''}".strip(" .")
         remedy = "Check its name or folder, and the network if it is on the Hub"
         raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
-
-
-def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
-    """Return {"train": rows, "test": rows}, the latter only if the data has a test split."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
     if len(wanted) not in (1, 2):
@@ -185,8 +158,10 @@ def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, s
     return {part: held[name] for part, name in zip(("train", "test"), wanted, strict=False)}
 
 
-def features_of(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+def features_of(rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
     """Return the features as an array; images are decoded."""
+    import datasets
+
     if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
         return read_features(
             rows.select_columns(list(dict.fromkeys(as_tuple(features)))).with_format("arrow")[:], features, source

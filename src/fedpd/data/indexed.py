@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Spec
 from fedpd.core.rows import first_rows, row_numbers
-from fedpd.data.federated import Federated, Samples, checked_dtype, common_dtype
-from fedpd.data.labels import Classes, encode
+from fedpd.data.federated import Federated, Options, Samples, checked_dtype, common_dtype
+from fedpd.data.labels import encode
 from fedpd.data.lazy import Lazy
 from fedpd.data.many import cast
 
@@ -31,35 +30,22 @@ PARTS = 64  # parts of a larger file, evenly spaced from its first byte to its l
 PART = 2**20  # bytes of a part
 
 
-class Part(NamedTuple):
-    """The training or the test samples of a source.
+class IndexedPart(NamedTuple):
+    """The training or the test samples of a source."""
 
-    Attributes:
-        clients: An Arrow array of texts, the client of each row.
-        labels: (M, ...) the label of each row.
-        read: Reads the features of some rows.
-    """
-
-    clients: Any
-    labels: np.ndarray
-    read: Read
+    clients: Any  # an Arrow array of texts, the client of each row
+    labels: np.ndarray  # (M, ...) the label of each row
+    read: Read  # reads the features of some rows
 
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Loads the samples of agents, whose features are read from a source.
+    """Loads the samples of agents, whose features are read from a source."""
 
-    Attributes:
-        read: Reads the features of some rows.
-        rows: (M,) the numbers of the rows, agent after agent.
-        labels: (M, ...) agent after agent.
-        sizes: (N,) the numbers of samples.
-    """
-
-    read: Read
-    rows: np.ndarray
-    labels: np.ndarray
-    sizes: np.ndarray
+    read: Read  # reads the features of some rows
+    rows: np.ndarray  # (M,) the numbers of the rows, agent after agent
+    labels: np.ndarray  # (M, ...) agent after agent
+    sizes: np.ndarray  # (N,) the numbers of samples
 
     def __call__(self, agents: np.ndarray) -> Samples:
         places = row_numbers(first_rows(self.sizes)[agents], self.sizes[agents])
@@ -70,15 +56,7 @@ class IndexedRows:
         return {"x": features, "y": self.labels[places]}
 
 
-def index_by_client(
-    parts: Mapping[str, Part],
-    where: str,
-    *,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    dtype: DTypeLike | None,
-    name: str,
-) -> Federated:
+def index_by_client(parts: Mapping[str, IndexedPart], where: str, options: Options) -> Federated:
     """Return lazy federated data from parts in which each row has a client; `where` names the source in errors."""
     import pyarrow as pa
 
@@ -87,13 +65,12 @@ def index_by_client(
 
     everyone = pa.concat_arrays([part.clients for part in parts.values()]).dictionary_encode()
     names, codes = np.array(everyone.dictionary.to_pylist(), np.str_), everyone.indices.to_numpy()
-    labels, values, called = encode(
-        {(key, ""): part.labels for key, part in parts.items()}, place, classes, label_names
-    )
+    given = {(key, ""): part.labels for key, part in parts.items()}
+    labels, values, called = encode(given, place, options.classes, options.label_names)
     first = 0
     lazy = {}
     samples = {key: part.read(np.zeros(1, np.int64))[:0] for key, part in parts.items()}
-    wanted = checked_dtype(dtype) or common_dtype(x.dtype for x in samples.values())
+    wanted = checked_dtype(options.dtype) or common_dtype(x.dtype for x in samples.values())
     for key, part in parts.items():
         own = codes[first : first + len(part.labels)]
         first += len(part.labels)
@@ -102,7 +79,7 @@ def index_by_client(
         load = IndexedRows(part.read, rows, labels[key, ""][rows], sizes)
         held = Lazy(load, sizes, {"x": samples[key], "y": labels[key, ""][:0]})
         lazy[key] = held.map(partial(cast, wanted, f"{where}: {key} data"))
-    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)
+    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, options.name)
 
 
 def has_many_clients(clients: Sequence[Any]) -> bool:
@@ -127,19 +104,12 @@ def check_train(parts: Mapping[str, Any], where: str) -> None:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file as it was when fedpd noted which client each of its rows belongs to.
+    """A file as it was when fedpd noted which client each of its rows belongs to."""
 
-    Attributes:
-        path: The file.
-        size: Its bytes.
-        time: When it was last changed, in nanoseconds.
-        content: The hash of its content.
-    """
-
-    path: Path
-    size: int
-    time: int
-    content: str
+    path: Path  # the file
+    size: int  # its bytes
+    time: int  # when it was last changed, in nanoseconds
+    content: str  # the hash of its content
 
     @property
     def spec(self) -> Spec:

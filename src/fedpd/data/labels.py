@@ -41,15 +41,16 @@ def encode(
 
     Args:
         labels: {(part, agent): labels}; none of the arrays is empty.
-        place: Says where the data of (agent, part) comes from, for errors.
         classes: K for the labels 0..K-1, or the labels; None: found as the module says; False: there are no classes.
-        names: The names of the classes, in their order.
     """
     if classes is False:
         if names is not None:
             refuse("label_names", tuple(names), "needs classes, and classes=False says that there are none", "Drop one")
         return encode_targets(labels, place), np.zeros(0, np.int32), None
-    texts = {key: y.dtype.kind in "UT" or (y.dtype == object and _all_text(y)) for key, y in labels.items()}
+    texts = {
+        key: y.dtype.kind in "UT" or (y.dtype == object and all(isinstance(one, str) for one in y))
+        for key, y in labels.items()
+    }
     if any(texts.values()):
         for (part, agent), is_text in texts.items():
             if not is_text:
@@ -76,13 +77,7 @@ def check_not_mixed(given: Any, labels: np.ndarray, where: str) -> None:
     if isinstance(given, list | tuple) and labels.dtype.kind == "U" and labels.ndim == 1:
         other = next((label for label in given if not isinstance(label, str)), None)
         if other is not None:
-            rule = "stands among texts"
-            refuse(f"{where}: label", other, rule, "Give all labels as texts, or all as numbers")
-
-
-def _all_text(y: np.ndarray) -> bool:
-    """Return whether all labels of an array of objects are texts."""
-    return all(isinstance(label, str) for label in y)
+            refuse(f"{where}: label", other, "stands among texts", "Give all labels as texts, or all as numbers")
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -141,12 +136,7 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
 
 
 def encode_targets(labels: Mapping[K, np.ndarray], place: Callable[[str, str], str]) -> dict[K, np.ndarray]:
-    """Return the targets of all agents in one dtype, after checking that they have one shape and are not infinite.
-
-    Args:
-        labels: {(part, agent): targets}; none of the arrays is empty.
-        place: Says where the data of (agent, part) comes from, for errors.
-    """
+    """Return the targets of all agents in one dtype, after checking that they have one shape and are not infinite."""
     found = {key: _numbers(y, place(key[1], key[0])) for key, y in labels.items()}
     (_, first), y = next(iter(found.items()))
     shape = y.shape[1:]

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import FedpdError, refuse, shown
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, reshape
-from fedpd.data.federated import Federated, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
+from fedpd.data.federated import Federated, Options, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
 from fedpd.data.indexed import SourceFile, nothing, source_file
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy, one_by_one
@@ -41,42 +41,25 @@ class Span(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A user of an index.
+    """A user of an index."""
 
-    Attributes:
-        place: Where the samples are.
-        labels: (n,) the labels.
-        shape: The shape of a sample, () if there are none.
-        dtype: The type of the features.
-        text: Whether the features were text.
-    """
-
-    place: Span
-    labels: np.ndarray
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    text: bool
+    place: Span  # where the samples are
+    labels: np.ndarray  # (n,) the labels
+    shape: tuple[int, ...]  # the shape of a sample, () if there are none
+    dtype: np.dtype  # the type of the features
+    text: bool  # whether the features were text
 
 
 @dataclass(frozen=True)
 class LeafRows:
-    """Loads one agent's samples from LEAF's files.
+    """Loads one agent's samples from LEAF's files."""
 
-    Attributes:
-        places: Where the samples of each agent are.
-        labels: (M, ...) agent after agent.
-        offsets: (N,) the first label of each agent.
-        parse: (x) -> the features as an array, from the list in the file.
-        shape: The shape of a sample; None: as stored.
-        dtype: The type of the features.
-    """
-
-    places: Sequence[Span | None]
-    labels: np.ndarray
-    offsets: np.ndarray
-    parse: Any
-    shape: Shape | None
-    dtype: np.dtype
+    places: Sequence[Span | None]  # where the samples of each agent are
+    labels: np.ndarray  # (M, ...) agent after agent
+    offsets: np.ndarray  # (N,) the first label of each agent
+    parse: Any  # (x) -> the features as an array, from the list in the file
+    shape: Shape | None  # the shape of a sample; None: as stored
+    dtype: np.dtype  # the type of the features
 
     def __call__(self, agent: int) -> Samples:
         place = self.places[agent]
@@ -143,22 +126,13 @@ def index_part(files: list[Path], read: Any) -> dict[str, Found]:
     return everyone
 
 
-def federated(
-    parts: dict[str, dict[str, Found]],
-    parse: Any,
-    shape: Shape | None,
-    wanted: np.dtype | None,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    name: str,
-) -> Federated:
+def federated(parts: dict[str, dict[str, Found]], parse: Any, shape: Shape | None, options: Options) -> Federated:
     """Return lazy federated data from the users of the training and the test files."""
     names = tuple(dict.fromkeys(user for users in parts.values() for user in users))
     held = {(part, user): found for part, users in parts.items() for user, found in users.items() if len(found.labels)}
     for user in names:
         if not any((part, user) in held for part in parts):
-            rule = "has no training or test samples"
-            refuse("user", user, rule, "Leave the user out, or give drop_empty=True")
+            refuse("user", user, "has no training or test samples", "Leave the user out, or give drop_empty=True")
     shapes = {found.shape for found in held.values()}
     if len(shapes) > 1:
         refuse("shapes of samples", sorted(shapes), "must be equal", "Bring all samples to one shape")
@@ -166,9 +140,11 @@ def federated(
     def place(user: str, part: str) -> str:
         return f"{parts[part][user].place.file.path}: user {user!r}"
 
-    labels, values, called = encode({key: found.labels for key, found in held.items()}, place, classes, label_names)
+    labels, values, called = encode(
+        {key: found.labels for key, found in held.items()}, place, options.classes, options.label_names
+    )
     unlabelled = next(iter(labels.values()))[:0]
-    dtype = wanted or common_dtype({found.dtype for found in held.values()})
+    dtype = checked_dtype(options.dtype) or common_dtype({found.dtype for found in held.values()})
     lazy = {}
     for part in parts:
         own = [held.get((part, user)) for user in names]
@@ -181,7 +157,7 @@ def federated(
         kept = next(iter(shapes)) if shape is None else shape
         sample = {"x": np.zeros((0, *kept), dtype), "y": unlabelled}
         lazy[part] = Lazy(partial(one_by_one, load, sizes, sample), sizes, sample)
-    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)
+    return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, options.name)
 
 
 SHAKESPEARE = (
@@ -209,15 +185,14 @@ def leaf(
 ) -> Federated:
     """Return federated data from LEAF's files; agents are its users, in the order of the files.
 
+    `classes` and `label_names` are as for `from_arrays`.
+
     Args:
         train: A file (.json or .json.gz) or a folder of such files. A folder with the folders `train` and `test`, as
             LEAF makes it, holds both parts.
         test: The file or folder of the test samples; None: there are none, or `train` holds them.
         shape: The shape of a sample, for example (28, 28) for FEMNIST, whose images are lists of 784 numbers.
         vocabulary: The characters that texts consist of, in the order of their numbers.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
         drop_empty: Whether to leave out users without any samples, instead of refusing them.
         name: The name of the data in tables and figures; None: the name of the file or folder.
@@ -242,7 +217,7 @@ def leaf(
         texts = any(f.text and f.labels.dtype.kind == "U" for users in found.values() for f in users.values())
         label_names = vocabulary if texts and label_names is None else label_names
         parse = partial(_parsed, _floating(dtype), vocabulary)
-        return federated(found, parse, shape, checked_dtype(dtype), classes, label_names, name or _stem(train))
+        return federated(found, parse, shape, Options(classes, label_names, dtype, name or _stem(train)))
     parts = {part: _read_all(path, part, places, dtype, vocabulary) for part, path in given.items()}
     learn, check = parts["train"], parts.get("test", {})
     if drop_empty:
@@ -255,9 +230,7 @@ def leaf(
 
     if shape is not None:
         learn, check = (_shaped(users, part, place, shape) for part, users in (("train", learn), ("test", check)))
-    return assemble(
-        learn, check, place, classes=classes, label_names=label_names, dtype=dtype, name=name or _stem(train)
-    )
+    return assemble(learn, check, place, Options(classes, label_names, dtype, name or _stem(train)))
 
 
 def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:

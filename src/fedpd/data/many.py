@@ -28,14 +28,14 @@ def from_rows(
 ) -> Federated:
     """Return federated data from samples that `ragged` or `lazy` describe.
 
+    `label_names` and `dtype` are as for `from_arrays`.
+
     Args:
         train: Rows {"x": (M, ...), "y": (M,)}, or a loader of them. Agents may have no training samples.
         test: Test samples of the same agents; None: there are none.
         names: N different names of the agents; None: "0", "1", and so on.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
             numbers to predict (`fedpd.data.labels`). Lazy data need it, because their labels are not in memory.
-        label_names: The names of the classes, in their order.
-        dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures.
 
     Raises:

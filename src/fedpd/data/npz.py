@@ -33,16 +33,14 @@ def npz(
     """Return the samples of an .npz file, divided among agents by a rule.
 
     The file has the arrays x and y, or x_train and y_train. If it also has x_test and y_test, the agents get these test
-    samples in proportion to their training samples of each class.
+    samples in proportion to their training samples of each class. `classes`, `label_names` and `dtype` are as for
+    `from_arrays`.
 
     Args:
         source: The file.
         rule: How to divide the samples, as for `partition`, e.g. `data.by_dirichlet(0.3)`.
         agents: N.
         seed: The seed of the division.
-        classes: As for `partition`.
-        label_names: The names of the classes, in their order.
-        dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: that of the file.
 
     Raises:

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import check_room
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, Options
 from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
 
@@ -32,6 +32,8 @@ def parquet(
 ) -> Federated:
     """Return federated data from a Parquet file, or from a folder of them in the order of their names.
 
+    `classes`, `label_names` and `dtype` are as for `from_arrays`.
+
     Args:
         path: The file or folder.
         client: The column with the client's name. Agents are in the order in which they first appear.
@@ -40,26 +42,14 @@ def parquet(
         label: A column of whole numbers or of texts; with `classes=False` a column of numbers, or several columns.
         split: A column of "train" and "test"; None: all rows are for training.
         shape: The shape of a sample, for example (28, 28) for 784 bytes; None: as stored.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
-        dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the name of the file or folder.
         lazy: Whether the features stay in the files and are read when a round needs them, for data larger than memory.
             This is fast if the rows of a client are together and row groups are small, because a read takes whole row
             groups.
     """
-    return load_table(
-        Path(path),
-        table_format(client, split),
-        Columns(client, features, label, split),
-        shape=shape,
-        classes=classes,
-        label_names=label_names,
-        dtype=dtype,
-        name=name,
-        lazy=lazy,
-    )
+    options = Options(classes, label_names, dtype, name or Path(path).stem)
+    columns = Columns(client, features, label, split)
+    return load_table(Path(path), table_format(client, split), columns, options, shape=shape, lazy=lazy)
 
 
 def table_format(client: str | None, split: str | None) -> Format:

@@ -13,7 +13,7 @@ from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.dirichlet import divide_alike
 from fedpd.data.division import Division
-from fedpd.data.federated import Federated, assemble
+from fedpd.data.federated import Federated, Options, assemble
 from fedpd.data.labels import Classes
 
 ROW = "row"  # the column with the row numbers: partitioners divide these, and the samples are not copied
@@ -36,7 +36,8 @@ def partition(
 ) -> Federated:
     """Return samples divided among agents by a rule of fedpd or by a partitioner of flwr-datasets.
 
-    The names of the agents are "0", "1", and so on, or the natural ids of a partitioner of flwr-datasets.
+    The names of the agents are "0", "1", and so on, or the natural ids of a partitioner of flwr-datasets. `classes`,
+    `label_names` and `dtype` are as for `from_arrays`.
 
     Args:
         x: Features, (n, ...).
@@ -52,10 +53,6 @@ def partition(
             nobody.
         columns: More columns for a partitioner of flwr-datasets, by name, (n,) each: for example the ids that a
             NaturalIdPartitioner divides by.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.labels`).
-        label_names: The names of the classes, in their order.
-        dtype: The dtype of the features; None: as given.
         name: The name of the data in tables and figures.
 
     Raises:
@@ -73,7 +70,9 @@ def partition(
     seed = count("seed", 0 if seed is None else seed, "Give the seed of the division, an integer", least=0)
     rng = np.random.default_rng(seed)
     numbers = {"train": np.zeros(len(y), int)} if classes is False else {"train": np.unique(y, return_inverse=True)[1]}
-    tests = None if test is None else _pair(*_two(test), "test", classes)
+    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+        refuse("test", type(test).__name__, "must be a pair (x, y)", "Give test=(x_test, y_test)")
+    tests = None if test is None else _pair(test[0], test[1], "test", classes)
     if tests is not None and classes is not False:
         both = np.unique(np.concatenate([y, tests[1]]), return_inverse=True)[1]
         numbers = {"train": both[: len(y)], "test": both[len(y) :]}
@@ -98,14 +97,7 @@ def partition(
     def place(agent: str, part: str) -> str:
         return f"{type(partitioner).__name__.lstrip('_')}: agent {agent!r}"
 
-    about: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype, "name": name}
-    return assemble(parts["train"], parts.get("test", {}), place, **about)
-
-
-def _two(test: Any) -> tuple[Any, Any]:
-    if not isinstance(test, tuple | list) or len(test) != 2:
-        refuse("test", type(test).__name__, "must be a pair (x, y)", "Give test=(x_test, y_test)")
-    return test[0], test[1]
+    return assemble(parts["train"], parts.get("test", {}), place, Options(classes, label_names, dtype, name))
 
 
 def _pair(x: Any, y: Any, what: str, classes: Classes) -> tuple[np.ndarray, np.ndarray]:

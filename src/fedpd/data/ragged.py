@@ -103,8 +103,7 @@ def checked_sizes(sizes: Any) -> np.ndarray:
     remedy = "Give one number of samples per agent"
     numbers = as_array(sizes, "sizes", remedy)
     if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
-        what = f"{numbers.dtype}{list(numbers.shape)}"
-        refuse("sizes", what, "must be a list of at least one whole number", remedy)
+        refuse("sizes", f"{numbers.dtype}{list(numbers.shape)}", "must be a list of at least one whole number", remedy)
     if numbers.min() < 0:
         agent = int(numbers.argmin())
         refuse(f"sizes[{agent}]", int(numbers[agent]), "must be at least 0", remedy)

@@ -172,7 +172,7 @@ def pool(samples: Sequence[Samples]) -> Samples:
     """
     parts: list[Any] = [
         {
-            "x": jax.tree.map(lambda leaf: as_array(leaf, "x"), one["x"], is_leaf=_is_array),
+            "x": jax.tree.map(lambda leaf: as_array(leaf, "x"), one["x"], is_leaf=lambda x: not isinstance(x, dict)),
             "y": as_labels(one["y"], "y"),
         }
         for one in samples
@@ -183,10 +183,6 @@ def pool(samples: Sequence[Samples]) -> Samples:
     if len(parts) == 1:
         return jax.tree.map(np.copy, parts[0])
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _is_array(x: Any) -> bool:
-    return not isinstance(x, dict)
 
 
 def _check_once(data: Federated, places: list[int]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import extra
@@ -22,29 +21,23 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, assemble
-from fedpd.data.indexed import Part, SourceFile, check_train, has_many_clients, index_by_client, source_file
+from fedpd.data.federated import Federated, Options, assemble, place_in
+from fedpd.data.indexed import IndexedPart, SourceFile, check_train, has_many_clients, index_by_client, source_file
 from fedpd.data.labels import Classes, Label
 
 Features = str | Sequence[str] | None
 
 
 class Format(NamedTuple):
-    """A kind of file that holds a table.
+    """A kind of file that holds a table."""
 
-    Attributes:
-        title: The name of the format, for messages.
-        suffix: The suffix of its files.
-        names: Returns the names of a file's columns.
-        read: Reads the named columns of a file as an Arrow table. Clients and splits are texts or become texts.
-        take: Reads the named columns of some rows of a file, in ascending order; None: it reads whole files only.
-    """
-
-    title: str
-    suffix: str
-    names: Callable[[Path], list[str]]
+    title: str  # the name of the format, for messages
+    suffix: str  # the suffix of its files
+    names: Callable[[Path], list[str]]  # returns the names of a file's columns
+    # reads the named columns of a file as an Arrow table. Clients and splits are texts or become texts
     read: Callable[[Path, list[str]], Any]
 
+    # reads the named columns of some rows of a file, in ascending order; None: it reads whole files only
     take: Callable[[Path, list[str], np.ndarray], Any] | None = None
 
 
@@ -58,16 +51,7 @@ class Columns(NamedTuple):
 
 
 def load_table(
-    path: Path,
-    form: Format,
-    columns: Columns,
-    *,
-    shape: Shape | None,
-    classes: Classes,
-    label_names: Sequence[str] | None,
-    dtype: DTypeLike | None,
-    name: str | None,
-    lazy: bool = False,
+    path: Path, form: Format, columns: Columns, options: Options, *, shape: Shape | None = None, lazy: bool = False
 ) -> Federated:
     """Return federated data from a file, or from a folder of files in the order of their names.
 
@@ -75,10 +59,10 @@ def load_table(
     """
     files = _files(path, form)
     columns = columns._replace(features=_features(path, form, columns))
-    known: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype}
+    classes = options.classes
     if lazy:
         index = _index(path, files, form, columns, shape, classes)
-        return index_by_client(index, str(path), **known, name=name or path.stem)
+        return index_by_client(index, str(path), options)
     wanted = [columns.client, *as_tuple(columns.features or ()), *as_tuple(columns.label)]
     wanted += [] if columns.split is None else [columns.split]
     table = _concatenated(path, [_read(file, form, wanted) for file in files])
@@ -92,40 +76,27 @@ def load_table(
     clients = {part: client_names(parts[part], columns.client, str(path)) for part in x}
     if "train" in x and has_many_clients(list(clients.values())):
         labels = {part: read_labels(parts[part], columns.label, str(path), classes) for part in x}
-        index = {part: Part(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
-        return index_by_client(index, str(path), **known, name=name or path.stem).in_memory()
-
-    def place(agent: str, part: str) -> str:
-        return f"{path}: {part} data of agent {agent!r}"
-
+        index = {part: IndexedPart(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
+        return index_by_client(index, str(path), options).in_memory()
     found = {
         part: by_client(
             parts[part], columns.client, read_labels(parts[part], columns.label, str(path), classes), x[part], str(path)
         )
         for part in x
     }
-    return assemble(found.get("train", {}), found.get("test", {}), place, **known, name=name or path.stem)
+    return assemble(found.get("train", {}), found.get("test", {}), place_in(path), options)
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Reads the features of some rows of files that hold tables.
+    """Reads the features of some rows of files that hold tables."""
 
-    Attributes:
-        files: The files, in the order of their rows.
-        first: (files + 1,) the number of the first row of each file, and the number of all rows.
-        kept: The numbers of the rows of a part among all rows, ascending.
-        form: The format of the files.
-        features: The columns of features.
-        shape: The shape of a sample; None: as stored.
-    """
-
-    files: tuple[SourceFile, ...]
-    first: np.ndarray
-    kept: np.ndarray
-    form: Format
-    features: Features
-    shape: Shape | None
+    files: tuple[SourceFile, ...]  # the files, in the order of their rows
+    first: np.ndarray  # (files + 1,) the number of the first row of each file, and the number of all rows
+    kept: np.ndarray  # the numbers of the rows of a part among all rows, ascending
+    form: Format  # the format of the files
+    features: Features  # the columns of features
+    shape: Shape | None  # the shape of a sample; None: as stored
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         wanted, columns, take = self.kept[rows], list(as_tuple(self.features or ())), self.form.take
@@ -144,7 +115,7 @@ class TableRows:
 
 def _index(
     path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None, classes: Classes
-) -> dict[str, Part]:
+) -> dict[str, IndexedPart]:
     """Return the clients and labels of all rows, and functions that read their features."""
     wanted = [columns.client, *as_tuple(columns.label)] + ([] if columns.split is None else [columns.split])
     sources = tuple(source_file(file) for file in files)  # before they are read, to notice a change meanwhile
@@ -159,7 +130,7 @@ def _index(
             numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
             read = TableRows(sources, first, numbers, form, columns.features, shape)
             labels = read_labels(rows, columns.label, str(path), classes)
-            found[part] = Part(client_names(rows, columns.client, str(path)), labels, read)
+            found[part] = IndexedPart(client_names(rows, columns.client, str(path)), labels, read)
     check_train(found, str(path))
     return found
 

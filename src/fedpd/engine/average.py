@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree
+from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree, Vector
 from fedpd.core.stacked import running_mean
 from fedpd.engine.backends.liveness import sources
 from fedpd.transforms._layer import Layer, read_inside
@@ -52,11 +51,7 @@ class Averaged(Layer):
 
 
 def averaged(algorithm: Method, start: Tree) -> Method:
-    """Return the method with a server that delivers the running mean of its models; `start` has the model's shapes.
-
-    Raises:
-        FedpdError: The server of the method does not know the agents' model.
-    """
+    """Return the method with a server that delivers the running mean of its models; `start` has the model's shapes."""
     if not knows_model(algorithm, Vector(start)):
         rule = f"needs a server that knows the model, and that of {algorithm.description} does not"
         refuse("average", True, rule, "Leave average out, or choose e.g. fedpd without memory, a_fedpd or fedavg")

@@ -32,11 +32,7 @@ def runs_of(start: Start | None) -> tuple[Run, ...]:
 
 
 def start_at(problem: Problem, model: Tree) -> Problem:
-    """Return the problem with another start.
-
-    Raises:
-        FedpdError: The model does not have the structure, the shapes and the types of the problem's own start.
-    """
+    """Return the problem with another start."""
     wanted, structure = jax.tree_util.tree_flatten_with_path(problem.start)
     leaves, found = jax.tree.flatten(model)
     if not _same_structure(model, problem.start):
@@ -57,11 +53,7 @@ def start_at(problem: Problem, model: Tree) -> Problem:
 
 
 def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
-    """Set a driver to the end of these runs, one per variant. Its results then equal those of one long run.
-
-    Raises:
-        FedpdError: The runs are of another method, problem, seed or setting, or they already have more rounds.
-    """
+    """Set a driver to the end of these runs, one per variant. Its results then equal those of one long run."""
     plan, many = driver.plan, driver.plan.many
     done = max(int(run.history["round"][-1]) for run in runs)
     _check_same(driver, runs, done)

@@ -73,9 +73,6 @@ class Driver:
         """Run the remaining rounds chunk by chunk, until the listener returns True.
 
         Args:
-            listen: Receives an event after every chunk.
-            save: Writes a checkpoint; None: the run writes none.
-            save_every: Rounds between two checkpoints.
             row_by_row: Whether to end a chunk at every measured row, so that `Event.models` are those of its rows.
         """
         rounds, before, step, stop = self.plan.rounds, self.seconds, 1, False

@@ -14,13 +14,7 @@ from fedpd.transforms._means import Krum
 
 
 def check_agents(algorithm: Method, agents: int, fewest: Callable[[], int]) -> None:
-    """Refuse a method whose settings do not fit the number of agents.
-
-    Args:
-        algorithm: The method.
-        agents: N.
-        fewest: Returns the number of messages of the communication that has the fewest.
-    """
+    """Refuse a method that does not fit the number of agents, of which at least `fewest()` send in a communication."""
     algorithm.check_agents(agents, fewest)
     for one in parts_of(algorithm):
         if isinstance(one, Krum):

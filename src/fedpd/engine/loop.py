@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Work, opened
+from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -28,15 +27,9 @@ from fedpd.core.agents import (
     update_agents,
     zero_for_padding,
 )
+from fedpd.core.stacked import choose
 from fedpd.engine.measure.columns import Column, Measure
-from fedpd.engine.measure.metrics import (
-    Metrics,
-    mean_and_gap,
-    measure_at,
-    measure_states,
-    not_measured,
-    with_personal,
-)
+from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured, with_personal
 from fedpd.engine.participation import effort
 
 LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
@@ -44,41 +37,25 @@ COIN = 0  # the first fold into a run's key, for the draws that all agents share
 
 
 class Program(NamedTuple):
-    """A method on the functions of a problem, and how the agents run.
+    """A method on the functions of a problem, and how the agents run."""
 
-    Attributes:
-        algorithm: The method.
-        functions: The problem's functions.
-        layout: How the loop over agents runs.
-        partial: Whether agents may be absent.
-        columns: The columns to measure.
-        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
-    """
-
-    algorithm: Method
-    functions: Functions
-    layout: Layout
-    partial: bool = False
-    columns: tuple[Column, ...] = ()
+    algorithm: Method  # the method
+    functions: Functions  # the problem's functions
+    layout: Layout  # how the loop over agents runs
+    partial: bool = False  # whether agents may be absent
+    columns: tuple[Column, ...] = ()  # the columns to measure
+    # how the loop over the agents runs over which a run measures; None: as for all agents
     measured: Layout | None = None
 
 
 class Template(NamedTuple):
-    """A program without its method and frozen arrays. It is hashable and selects compiled code, which takes both.
+    """A program without its method and frozen arrays. It is hashable and selects compiled code, which takes both."""
 
-    Attributes:
-        functions: The problem's functions, `without_frozen`.
-        layout: How the loop over agents runs.
-        partial: Whether agents may be absent.
-        columns: The columns to measure.
-        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
-    """
-
-    functions: Functions
-    layout: Layout
-    partial: bool
-    columns: tuple[Column, ...]
-    measured: Layout | None
+    functions: Functions  # the problem's functions, `without_frozen`
+    layout: Layout  # how the loop over agents runs
+    partial: bool  # whether agents may be absent
+    columns: tuple[Column, ...]  # the columns to measure
+    measured: Layout | None  # how the loop over the agents runs over which a run measures; None: as for all agents
 
     def program(self, method: Method, frozen: Tree | None) -> Program:
         """Return the program with this method and frozen arrays (None: it has none), whose numbers may be traced."""
@@ -123,28 +100,6 @@ class MessageSum(NamedTuple):
     receivers: Array  # how many agents receive the broadcast
 
 
-class Executor(Protocol):
-    """Runs the steps of an exchange for agents in memory, in files, or one after another in Python."""
-
-    def coin(self, program: Program, inputs: Inputs, r: Any, server: Any, /) -> Any:
-        """Return whether round r skips its communication."""
-
-    def compute(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Any, /
-    ) -> tuple[MessageSum, Any, Tree, Work]:
-        """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
-
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Any, r: Any, /
-    ) -> tuple[Any, Tree, Any]:
-        """Return the server's new state, the broadcast, and whether the exchange is silent (None: never)."""
-
-    def deliver(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Any, /
-    ) -> Any:
-        """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
-
-
 def toss_coin(algorithm: Method, key: Key, r: Any, server: Any) -> Array:
     """Return whether round r skips its communication: one coin shared by all agents, or the server's decision."""
     if algorithm.waits is not None:
@@ -165,12 +120,56 @@ def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
     return each_agent(begin, shard, program.layout)[1]
 
 
-def one_round(program: Program, inputs: Inputs, state: State, executor: Executor | None = None) -> tuple[State, Round]:
-    """Return state r+1 from state r, and the messages and the work of the round. All rounds run through this function.
+class Executor:
+    """Runs the steps of an exchange. This one has all agents in memory, and JAX traces all steps into one program."""
 
-    `executor` runs the agents; None: they are in memory.
-    """
-    executor = InMemory() if executor is None else executor
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        """Return whether round r skips its communication."""
+        return toss_coin(program.algorithm, inputs.key, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
+        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
+        efforts = None
+        if inputs.stragglers is not None:
+            efforts = effort(inputs.stragglers, inputs.key, r, layout.agents)[shard.agent]
+        body = partial(take_part, program, exchange, number, r, inputs.key)
+        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
+        if exchange.mean is not None:
+            total, messages = gathered(layout, messages), None
+        here = jnp.ones(shard.agent.shape, bool) if shard.real is None else shard.real  # files hold some of the agents
+        receivers = jnp.sum(here, dtype=jnp.int32)
+        receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
+        return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        """Return the server's new state, the broadcast, and whether the exchange is silent (None: never)."""
+        exchange = program.algorithm.exchanges()[number]
+        silent = is_silent(program, exchange, skipped, sums.receivers, r)
+        if exchange.mixes:
+            return server, None, silent
+        return *combine(program, exchange, sums, server, silent), silent
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
+        exchange, layout = program.algorithm.exchanges()[number], program.layout
+        if isinstance(exchange.aggregate, Mixing):
+            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
+            return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
+        return each_in_place(partial(receive, exchange, broadcast), agents, None, layout, silent)
+
+
+IN_MEMORY = Executor()
+
+
+def one_round(program: Program, inputs: Inputs, state: State, executor: Executor = IN_MEMORY) -> tuple[State, Round]:
+    """Return state r+1 from state r, and the messages and work of the round. All rounds run through this function."""
     agents, server, r = state
     skipped = executor.coin(program, inputs, r, server)
     work: Work | None = None
@@ -186,43 +185,6 @@ def one_round(program: Program, inputs: Inputs, state: State, executor: Executor
     assert work is not None  # a method has at least one exchange
     done = Round(receivers[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
     return State(agents, server, r + 1), done
-
-
-class InMemory:
-    """Runs agents in memory. JAX traces all steps into one program."""
-
-    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
-        return toss_coin(program.algorithm, inputs.key, r, server)
-
-    def compute(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
-    ) -> tuple[MessageSum, Any, Tree, Work]:
-        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
-        efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
-        body = partial(take_part, program, exchange, number, r, inputs.key)
-        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
-        if exchange.mean is not None:
-            total, messages = gathered(layout, messages), None
-        receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
-        return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
-
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
-    ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges()[number]
-        silent = is_silent(program, exchange, skipped, sums.receivers, r)
-        if exchange.mixes:
-            return server, None, silent
-        return *combine(program, exchange, sums, server, silent), silent
-
-    def deliver(
-        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
-    ) -> Any:
-        exchange, layout = program.algorithm.exchanges()[number], program.layout
-        if isinstance(exchange.aggregate, Mixing):
-            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
-            return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
-        return each_in_place(partial(receive, exchange, broadcast), agents, None, layout, silent)
 
 
 def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:
@@ -263,18 +225,7 @@ def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None)
     received = exchange.receive(agent, broadcast)
     if here is None or exchange.missed is None:
         return received
-    return jax.tree.map(partial(jnp.where, here), received, exchange.missed(agent, broadcast))
-
-
-def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
-    """Return the fraction of the local steps that each agent does in round r, (N,)."""
-    assert inputs.stragglers is not None
-    return effort(inputs.stragglers, inputs.key, r, program.layout.agents)
-
-
-def _count(layout: Layout, shard: Shard, here: Array) -> Array:
-    number = jnp.sum(here if shard.real is None else here & shard.real, dtype=jnp.int32)
-    return number if layout.mesh is None else lax.psum(number, AXIS)
+    return choose(here, received, exchange.missed(agent, broadcast))
 
 
 def take_part(
@@ -293,7 +244,7 @@ def take_part(
     if here is None:
         agent, work = compute(agent)
     elif program.layout.parallel and shard.offset is not None:  # a condition would copy the rows of all for each agent
-        agent, work = jax.tree.map(partial(jnp.where, here), compute(agent), stay(agent))
+        agent, work = choose(here, compute(agent), stay(agent))
     else:
         agent, work = lax.cond(here, compute, stay, agent)
     message, sends = opened(exchange.send(agent)), here
@@ -322,14 +273,9 @@ def _mix(weights_of: Callable[[Array], Array], layout: Layout, shard: Shard, mes
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 
 
-class Step(Protocol):
-    """Runs round t of a chunk.
-
-    It returns the new state, what happened, and a function that measures the new state; None: the rounds of this chunk
-    are not measured, because a measurement needs agents that are not in the chunk.
-    """
-
-    def __call__(self, state: Any, t: Array, /) -> tuple[Any, Round, Callable[[], Metrics] | None]: ...
+# Runs round t of a chunk: (state, t) -> the new state, what happened, and a function that measures the new state; None:
+# the rounds of this chunk are not measured, because a measurement needs agents that are not in the chunk.
+Step = Callable[[Any, Array], tuple[Any, Round, Callable[[], Metrics] | None]]
 
 
 def step_of_everyone(program: Program, inputs: Inputs, state: State, t: Array) -> tuple[State, Round, Any]:
@@ -358,13 +304,8 @@ def chunk(
     when a measured value is not finite, or when the measured columns have reached their `targets` (NaN: no target).
 
     Args:
-        program: The method on the problem's functions.
-        length: The longest chunk.
         stop_early: Whether a chunk may end early. Variants that run at once do not end at the same round.
-        step: Runs a round.
         agents: The agents of a round, for the table of their work.
-        state: The state, which has a field `round`.
-        count: The rounds to run.
         every: Every how many rounds the run measures.
         last: The last round of the run, which is always measured.
         targets: (columns,) their targets.

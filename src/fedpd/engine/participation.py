@@ -28,15 +28,10 @@ PRESENCE, EFFORT = 2, 3  # the first fold into a run's key, for these draws
 
 
 class Participation(NamedTuple):
-    """A rule for who is present.
+    """A rule for who is present."""
 
-    Attributes:
-        kind: "cohort", "size", "probability" or "schedule".
-        numbers: K, the number of agents per round; K and (N,) sums of sizes; (N,) probabilities; or (rounds, N) who is
-            present.
-    """
-
-    kind: str
+    kind: str  # "cohort", "size", "probability" or "schedule"
+    # K, the number of agents per round; K and (N,) sums of sizes; (N,) probabilities; or (rounds, N) who is present
     numbers: Any
 
 
@@ -96,18 +91,7 @@ Sampling = Literal["uniform", "size"]
 def attendance_rule(
     cohort: int | None, sampling: Sampling, participation: Any, sizes: np.ndarray, rounds: int
 ) -> Participation | None:
-    """Return the rule for who is present; None if all agents are always present.
-
-    Args:
-        cohort: K, the number of agents per round; None: `participation` says who is present.
-        sampling: How a cohort is drawn.
-        participation: A share, probabilities or a schedule; see `participation_rule`.
-        sizes: (N,) the |D_i|.
-        rounds: T.
-
-    Raises:
-        FedpdError: The cohort is not a whole number from 1 to N, or `participation` is given as well.
-    """
+    """Return the rule for who is present, of agents with these |D_i|; None if all agents are always present."""
     choice("sampling", sampling, get_args(Sampling))
     agents = len(sizes)
     if cohort is None:
@@ -124,11 +108,7 @@ def attendance_rule(
 
 
 def sample_agents(number: int | None, agents: int, seed: int) -> np.ndarray | None:
-    """Return the agents over which a run measures, in ascending order; None: all agents.
-
-    Raises:
-        FedpdError: The number is not a whole number from 1 to N.
-    """
+    """Return the agents over which a run measures, in ascending order; None: all agents."""
     remedy = f"Give a number from 1 to {agents}, or leave it out to measure over all agents"
     if number is None:
         return None
@@ -141,10 +121,7 @@ def participants(rule: Participation, seed: int, rounds: Sequence[int] | np.ndar
     """Return the agents that are present in each of some rounds.
 
     Args:
-        rule: The rule.
-        seed: The seed of the run.
         rounds: The numbers of the rounds; the first round of a run is 0.
-        agents: N.
 
     Returns:
         (rounds, C) numbers of agents, in ascending order; N where a round has fewer than C agents.
@@ -202,9 +179,7 @@ def draw(seed: int, rounds: Sequence[int] | np.ndarray, agents: int, cohort: int
     """Return the agents that take part in each of some rounds, in ascending order.
 
     Args:
-        seed: The seed of the run.
         rounds: The numbers of the rounds; the first round of a run is 0.
-        agents: N.
         cohort: K, the number of agents per round.
 
     Returns:
@@ -232,10 +207,7 @@ def draw_by_size(seed: int, r: int, ends: np.ndarray, cohort: int) -> np.ndarray
     """Return K different agents, drawn one after another with probabilities proportional to their numbers of samples.
 
     Args:
-        seed: The seed of the run.
-        r: The number of the round.
         ends: (N,) sums of the |D_j| of the agents j <= i.
-        cohort: K.
 
     Returns:
         (K,) numbers of agents in ascending order.

@@ -9,22 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.identity import drop_stale_programs
 from fedpd.base.value import fresh
-from fedpd.core import Method, Problem, State, Tree
-from fedpd.core.agents import (
-    AGENTS,
-    SHARED,
-    Functions,
-    Layout,
-    arrays,
-    arrays_without_samples,
-    with_padding_agents,
-)
-from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
-from fedpd.engine.clock.timing import Timed
+from fedpd.core import Method, Problem, State, Tree, Vector
+from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, arrays, arrays_without_samples, with_padding_agents
+from fedpd.engine.clock import Timed
+from fedpd.engine.execution import is_dealt, shared_arrays, without_tests
 from fedpd.engine.loop import Inputs, Program, Template
 from fedpd.engine.measure.central import CentralTest
 from fedpd.engine.measure.columns import MEASURED, Column
@@ -43,51 +34,29 @@ EACH_METHOD = Inputs(_none, _none, _axis)
 
 
 class Plan(NamedTuple):
-    """The method, the problem and the settings of a run.
+    """The method, the problem and the settings of a run."""
 
-    Attributes:
-        algorithm: The method; in a sweep, the method of the first variant.
-        problem: The problem.
-        layout: How the loop over agents runs.
-        rounds: T.
-        every: Every how many rounds the run measures.
-        seeds: The seed of each variant.
-        many: Whether the arrays have an axis of variants.
-        participation: The rule for who takes part; None: all agents.
-        stragglers: The probability that an agent is a straggler in a round; None: 0.
-        recorded: The columns to measure besides the usual ones.
-        store: A folder for the agents' state; None: the state is in memory.
-        debug: Whether agents run one after another in Python.
-        variants: In a sweep, the methods of the variants as one, whose numbers have an axis of variants.
-        targets: The values that end the run when it reaches all of them.
-        sample: The agents over which the run measures; None: all of them.
-        timing: The clock, and the rounds that follow from it; None: the run has no clock.
-        privacy: Counts epsilon of the messages; None: they are not private.
-        examples: Counts epsilon of a sample; None: the oracle is not private.
-        average: Whether the server delivers the running mean of its models.
-        central: The central test set; None: there is none.
-    """
-
-    algorithm: Method
-    problem: Problem
-    layout: Layout
-    rounds: int
-    every: int
-    seeds: Sequence[int]
-    many: bool = False
-    participation: Participation | None = None
-    stragglers: np.float32 | None = None
-    recorded: tuple[Column, ...] = ()
-    store: Path | None = None
-    debug: bool = False
+    algorithm: Method  # the method; in a sweep, the method of the first variant
+    problem: Problem  # the problem
+    layout: Layout  # how the loop over agents runs
+    rounds: int  # T
+    every: int  # every how many rounds the run measures
+    seeds: Sequence[int]  # the seed of each variant
+    many: bool = False  # whether the arrays have an axis of variants
+    participation: Participation | None = None  # the rule for who takes part; None: all agents
+    stragglers: np.float32 | None = None  # the probability that an agent is a straggler in a round; None: 0
+    recorded: tuple[Column, ...] = ()  # the columns to measure besides the usual ones
+    store: Path | None = None  # a folder for the agents' state; None: the state is in memory
+    debug: bool = False  # whether agents run one after another in Python
+    # in a sweep, the methods of the variants as one, whose numbers have an axis of variants
     variants: Method | None = None
-    targets: tuple[Target, ...] = ()
-    sample: np.ndarray | None = None
-    timing: Timed | None = None
-    privacy: Accountant | None = None
-    examples: ExampleAccountant | None = None
-    average: bool = False
-    central: CentralTest | None = None
+    targets: tuple[Target, ...] = ()  # the values that end the run when it reaches all of them
+    sample: np.ndarray | None = None  # the agents over which the run measures; None: all of them
+    timing: Timed | None = None  # the clock, and the rounds that follow from it; None: the run has no clock
+    privacy: Accountant | None = None  # counts epsilon of the messages; None: they are not private
+    examples: ExampleAccountant | None = None  # counts epsilon of a sample; None: the oracle is not private
+    average: bool = False  # whether the server delivers the running mean of its models
+    central: CentralTest | None = None  # the central test set; None: there is none
 
 
 def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:

@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.value import Value
-from fedpd.core import Array, Key, Method, Oracle, Subproblem, Work, message_kinds
+from fedpd.core import Array, Key, Method, Oracle, Subproblem, Vector, Work, message_kinds
 from fedpd.core.agents import Shard, local_objective, one_agent
 from fedpd.core.dp_sgd import DPSGD
 from fedpd.engine.backends.cohort import shapes_of
@@ -25,11 +24,7 @@ from fedpd.transforms._wrap import private_parts
 
 
 def with_privacy(plan: Plan) -> Plan:
-    """Return the plan with the noise of a private method and its accountant; other plans are returned as they are.
-
-    Raises:
-        FedpdError: The number of agents that send in a round is not the same in all rounds.
-    """
+    """Return the plan with the noise of a private method and its accountant; other plans are returned as they are."""
     parts = private_parts(plan.algorithm)
     if parts is None:
         return plan
@@ -100,11 +95,7 @@ def keeps_state(plan: Plan) -> bool:
 
 
 def with_example_privacy(plan: Plan) -> Plan:
-    """Return the plan with the accountant of a private oracle; other plans are returned as they are.
-
-    Raises:
-        FedpdError: The method reads the samples outside of its oracle.
-    """
+    """Return the plan with the accountant of a private oracle; other plans are returned as they are."""
     oracle = private_oracle(plan.algorithm)
     if oracle is None:
         return plan

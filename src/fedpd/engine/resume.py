@@ -34,11 +34,6 @@ def identity(plan: Plan) -> dict[str, Any]:
 def run_identity(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any]:
     """Return the identity of the first rounds of one variant, without its seed. A run with the same one continues it.
 
-    Args:
-        plan: The plan.
-        algorithm: The variant's method.
-        rounds: The number of rounds.
-
     Raises:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
@@ -105,35 +100,21 @@ def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
 
 
 class SavedRun(NamedTuple):
-    """One variant of a run up to its last checkpoint.
+    """One variant of a run up to its last checkpoint."""
 
-    Attributes:
-        history: The measured rows.
-        elapsed: (rows,) seconds at each row.
-        diverged: When and why it diverged; None: it did not.
-    """
-
-    history: History
-    elapsed: np.ndarray
-    diverged: Divergence | None
+    history: History  # the measured rows
+    elapsed: np.ndarray  # (rows,) seconds at each row
+    diverged: Divergence | None  # when and why it diverged; None: it did not
 
 
 class SavedRuns(NamedTuple):
-    """The runs of a checkpoint.
+    """The runs of a checkpoint."""
 
-    Attributes:
-        runs: One per seed.
-        versions: The versions that wrote it.
-        algorithm: The spec of the method, as plain values.
-        seeds: The seeds.
-        agents: N.
-    """
-
-    runs: list[SavedRun]
-    versions: dict[str, str]
-    algorithm: Any
-    seeds: list[int]
-    agents: int
+    runs: list[SavedRun]  # one per seed
+    versions: dict[str, str]  # the versions that wrote it
+    algorithm: Any  # the spec of the method, as plain values
+    seeds: list[int]  # the seeds
+    agents: int  # N
 
 
 def peek(folder: Path) -> SavedRuns | None:

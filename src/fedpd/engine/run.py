@@ -13,7 +13,7 @@ from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
 from fedpd.core import Method, Problem, Spec, Tree
-from fedpd.engine.clock.timing import kept_rule, timed_history, timed_rows
+from fedpd.engine.clock import kept_rule, timed_history, timed_rows
 from fedpd.engine.driver import Driver
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.divergence import Divergence

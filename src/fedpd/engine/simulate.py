@@ -20,7 +20,7 @@ from fedpd.base.typed import typed
 from fedpd.core import Method, Mixing, Problem, form_with_absent
 from fedpd.engine.average import averaged
 from fedpd.engine.backends.lazy_rows import check_measurable
-from fedpd.engine.clock.events import apply_clock
+from fedpd.engine.clock import apply_clock
 from fedpd.engine.config import Callback, RunConfig, RunOptions
 from fedpd.engine.continued import continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
@@ -33,6 +33,7 @@ from fedpd.engine.measure.columns import (
     Column,
     central_columns,
     check_names,
+    measures_of,
     metric_columns,
     recorded_columns,
 )
@@ -57,12 +58,7 @@ def simulate(
 ) -> Ensemble: ...
 @typed
 def simulate(
-    algorithm: Method,
-    problem: Problem,
-    *,
-    rounds: int,
-    seed: int | Sequence[int] = 0,
-    **options: Unpack[RunOptions],
+    algorithm: Method, problem: Problem, *, rounds: int, seed: int | Sequence[int] = 0, **options: Unpack[RunOptions]
 ) -> Run | Ensemble:
     """Run `rounds` rounds of a method on a problem, and return the model and the history.
 
@@ -284,7 +280,7 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None, central: 
         record = (*(("accuracy",) if known else ()), *(("metrics",) if metric_columns(problem) else ()))
     for one in record:
         name, columns = one.name if isinstance(one, Column) else one, recorded_columns([one], problem)
-        tested = one == "metrics" or any(column.measure is not None and column.measure.tests for column in columns)
+        tested = one == "metrics" or any(measure.tests for measure in measures_of(columns))
         if tested and tests is None:
             refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
         if one in ("accuracy", "fairness") and tests is not None and tests.correct is None:
@@ -329,10 +325,7 @@ def _check_host_run(algorithm: Method, store: str | Path | None, many: bool) -> 
         refuse(name, value, "allows only one seed", f"Give one seed, or leave {name} out")
     if jax.process_count() > 1:
         refuse(
-            name,
-            value,
-            "allows only one process",
-            f"Leave {name} out: the processes share the agents' state already",
+            name, value, "allows only one process", f"Leave {name} out: the processes share the agents' state already"
         )
     if store is None:
         return

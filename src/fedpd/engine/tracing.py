@@ -14,12 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.errors import JaxRuntimeError, JAXTypeError
 from jax.extend.core import get_opaque_trace_state
-from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, check_takes, refuse
 from fedpd.base.precision import scope
 from fedpd.base.value import Value, parts_of
-from fedpd.core import Method, State
+from fedpd.core import Method, State, Vector
 from fedpd.core.agents import Shard, arrays
 from fedpd.core.method import is_of_fedpd
 from fedpd.engine.loop import Inputs, Program, init_agents, measure_copies, one_round

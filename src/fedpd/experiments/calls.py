@@ -74,7 +74,6 @@ def build_problem(table: Table, find: Find = refuse_code) -> Problem:
     """Return the problem that a table describes.
 
     Args:
-        table: The [problem] table.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
     made = _call("[problem]", table, PROBLEMS, {}, find)
@@ -85,9 +84,7 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
     """Return the method that a table describes.
 
     Args:
-        table: The table of the method.
         rounds: The rounds of the run, for schedules that end with it.
-        place: The place of the table in the file, for error messages.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
     own = is_reference(table.get("name"))
@@ -122,7 +119,9 @@ def label_of_table(table: Table) -> str:
 
     Examples:
         >>> from fedpd.experiments.calls import label_of_table
-        >>> label_of_table({"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}})
+        >>> label_of_table(
+        ...     {"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}}
+        ... )
         'my_module:method(eta=0.1, oracle=gd(step=0.2))'
     """
     settings = {key: value for key, value in table.items() if key not in ("name", "label")}
@@ -212,7 +211,8 @@ def _call(
     inherited = {key: value for key, value in context.items() if key in without_default and not is_reference(value)}
     arguments = {key: _argument(f"{place} {key}", key, value, context, find) for key, value in given.items()}
     arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
-    named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
+    called = inspect.signature(function).parameters
+    named = {"name" if key == "title" and "name" in called else key: v for key, v in arguments.items()}
     if not own:
         return at(place, partial(call_checked, function, LARGEST), **named)
     try:
@@ -220,10 +220,6 @@ def _call(
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__
     return _with_own_spec(name, arguments, function, made)
-
-
-def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
 
 
 def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:

@@ -28,7 +28,7 @@ names the user's own code, in a module beside the file or on Python's path (`fed
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, get_args
 
 from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
-from fedpd.clock import Clock, from_table, seconds
+from fedpd.clock import from_table, seconds
 from fedpd.core import Method, Problem
 from fedpd.engine.config import RunConfig
 from fedpd.engine.execution import Execution
@@ -83,26 +83,17 @@ RUN_KEYS = tuple(field.name for field in fields(RunTable) if field.name not in (
 
 
 class Experiment(NamedTuple):
-    """An experiment, ready to run.
+    """An experiment, ready to run."""
 
-    Attributes:
-        text: The file, word for word.
-        problem: The problem.
-        settings: The [run] table.
-        methods: The methods and their labels.
-        code: The user's own modules that it runs.
-        beside: The folder in which fedpd looks for these modules first.
-    """
-
-    text: str
+    text: str  # the file, word for word
     problem: Problem
-    settings: RunTable
-    methods: tuple[Labelled, ...]
-    code: tuple[Code, ...] = ()
-    beside: Path | None = None
+    settings: RunTable  # the [run] table
+    methods: tuple[Labelled, ...]  # the methods and their labels
+    code: tuple[Code, ...] = ()  # the user's own modules that it runs
+    beside: Path | None = None  # the folder in which fedpd looks for these modules first
 
 
-class Label(NamedTuple):
+class MethodLabel(NamedTuple):
     """A method that is not made: its label, and its spec as plain values (None: the user's own code makes it)."""
 
     label: str
@@ -110,35 +101,22 @@ class Label(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """The content of a file. To read it, fedpd makes no problem and runs no code of the user's.
+    """The content of a file. To read it, fedpd makes no problem and runs no code of the user's."""
 
-    Attributes:
-        problem: The [problem] table.
-        settings: The [run] table, with names in place of the user's own code.
-        methods: The labels of the methods.
-    """
-
-    problem: Table
-    settings: RunTable
-    methods: tuple[Label, ...]
+    problem: Table  # the [problem] table
+    settings: RunTable  # the [run] table, with names in place of the user's own code
+    methods: tuple[MethodLabel, ...]  # the labels of the methods
 
 
 class FoundProblem(NamedTuple):
-    """A problem, and who takes part when methods are tried on it.
+    """A problem, and who takes part when methods are tried on it."""
 
-    Attributes:
-        problem: The [problem] table.
-        run: The keys of the [run] table that say who takes part: participation, cohort, sampling and stragglers.
-        find: Returns the user's own code by its name.
-        code: The user's own modules that the problem runs.
-        beside: The folder in which fedpd looks for modules first.
-    """
-
-    problem: Table
+    problem: Table  # the [problem] table
+    # the keys of the [run] table that say who takes part: participation, cohort, sampling and stragglers
     run: dict[str, Any]
-    find: Find = own_code.refuse_code
-    code: tuple[Code, ...] = ()
-    beside: Path | None = None
+    find: Find = own_code.refuse_code  # returns the user's own code by its name
+    code: tuple[Code, ...] = ()  # the user's own modules that the problem runs
+    beside: Path | None = None  # the folder in which fedpd looks for modules first
 
 
 def load(path: Path, on_code: OnCode | None = None) -> Experiment:
@@ -216,7 +194,6 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
 
     Args:
         source: The path of an experiment file, a name of generated data, or a name of a problem.
-        on_code: Receives one sentence before the user's own code runs.
     """
     if source in DATA:
         return FoundProblem({"name": "penalized_logistic", "data": source}, {})
@@ -229,9 +206,8 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     kept = {key: tables["run"][key] for key in TAKING_PART if key in tables["run"]}
     at(f"{source}:", _settings, {"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
-    code = own_code.locate(own_code.references(tables["problem"]), beside)
-    _announce(code, on_code)
-    return FoundProblem(tables["problem"], kept, own_code.importing(beside), code, beside)
+    code, find = _own_code(tables["problem"], beside, on_code)
+    return FoundProblem(tables["problem"], kept, find, code, beside)
 
 
 def _problem_tables(source: str) -> dict[str, Any]:
@@ -250,36 +226,22 @@ def _problem_tables(source: str) -> dict[str, Any]:
 
 
 class FoundComparison(NamedTuple):
-    """A problem and what a comparison of methods on it needs.
+    """A problem and what a comparison of methods on it needs."""
 
-    Attributes:
-        problem: The problem with who takes part, as for other searches.
-        run: The options of `simulate` in the [run] table, with its rounds and seeds.
-        compare: The [compare] table.
-        methods: The tables of the methods by label; a list in them is searched.
-    """
-
-    problem: FoundProblem
-    run: dict[str, Any]
-    compare: Table
-    methods: dict[str, Table]
+    problem: FoundProblem  # the problem with who takes part, as for other searches
+    run: dict[str, Any]  # the options of `simulate` in the [run] table, with its rounds and seeds
+    compare: Table  # the [compare] table
+    methods: dict[str, Table]  # the tables of the methods by label; a list in them is searched
 
 
 def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparison:
-    """Return the problem of an experiment file, its [run] and [compare] tables, and its methods.
-
-    Args:
-        source: The path of an experiment file, a name of generated data, or a name of a problem.
-        on_code: Receives one sentence before the user's own code runs.
-    """
+    """Return the problem of an experiment file, its [run] and [compare] tables, and its methods."""
     if source in (*DATA, *PROBLEMS) or not Path(source).exists():
         return FoundComparison(find_problem(source), {}, {}, {})
     tables = _problem_tables(source)
     known_keys(source, tables, ("problem", "run", "algorithm", "compare"), required=())
     beside = beside_of(Path(source))
-    code = own_code.locate(own_code.references(tables), beside)
-    _announce(code, on_code)
-    find = own_code.importing(beside)
+    code, find = _own_code(tables, beside, on_code)
     settings = at(f"{source}:", _settings, {"rounds": 1, **tables["run"]})
     settings = _with_code(settings, find)
     run = {key: getattr(settings, key) for key in tables["run"]}
@@ -295,27 +257,26 @@ def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparis
     return FoundComparison(FoundProblem(tables["problem"], kept, find, code, beside), run, tables["compare"], methods)
 
 
-def _announce(code: Sequence[Code], on_code: OnCode | None) -> None:
+def _own_code(tables: Any, beside: Path | None, on_code: OnCode | None) -> tuple[tuple[Code, ...], Find]:
+    """Return the user's own modules that tables name, after announcing them, and what finds their objects."""
+    code = own_code.locate(own_code.references(tables), beside)
     if code and on_code is not None:
         on_code(own_code.announcement(code))
+    return code, own_code.importing(beside)
 
 
 def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) -> Experiment:
     """Return the experiment that a TOML text describes.
 
     Args:
-        text: The text of the file.
         beside: The folder in which fedpd looks for the user's own modules first; None: only on Python's path.
-        on_code: Receives one sentence before the user's own code runs; None: nothing receives it.
 
     Raises:
         FedpdError: Something in the text is wrong. The message names the place, the value, the rule and the remedy.
     """
     tables = _checked_tables(text)
     outline = _outline(tables)
-    code = own_code.locate(own_code.references(tables), beside)
-    _announce(code, on_code)
-    find = own_code.importing(beside)
+    code, find = _own_code(tables, beside, on_code)
     with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
         algorithms = [
@@ -361,7 +322,10 @@ def _settings(table: Table) -> RunTable:
     known_keys("[run]", table, RUN_KEYS, required=("rounds",))
     settings = RunTable(**table)
     if settings.clock is not None:
-        settings = replace(settings, clock=_clock(settings.clock))
+        if not isinstance(settings.clock, dict):
+            remedy = "Write [run.clock] on a line of its own"
+            raise FedpdError(f"[run] clock = {shown(settings.clock)}: must be a table. {remedy}.")
+        settings = replace(settings, clock=at("[run.clock]", from_table, settings.clock))
     if settings.deadline is not None:
         at("[run]", seconds, "deadline", settings.deadline)
     for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents", "buffer"):
@@ -392,12 +356,6 @@ def _settings(table: Table) -> RunTable:
     return replace(settings, seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
 
 
-def _clock(table: Any) -> Clock:
-    if not isinstance(table, dict):
-        raise FedpdError(f"[run] clock = {shown(table)}: must be a table. Write [run.clock] on a line of its own.")
-    return at("[run.clock]", from_table, table)
-
-
 def _check_seeds(seeds: Any) -> None:
     if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise FedpdError(
@@ -426,7 +384,7 @@ def _arguments(table: Table) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "label"}
 
 
-def _labels(tables: list[Table], settings: RunTable) -> tuple[Label, ...]:
+def _labels(tables: list[Table], settings: RunTable) -> tuple[MethodLabel, ...]:
     """Return the labels of the methods. A method without own code is made, to find its label."""
     found = []
     for number, table in enumerate(tables, 1):
@@ -439,7 +397,7 @@ def _labels(tables: list[Table], settings: RunTable) -> tuple[Label, ...]:
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
-        found.append(Label(label, spec))
+        found.append(MethodLabel(label, spec))
     labels = [one.label for one in found]
     for label in labels:
         if labels.count(label) > 1:

@@ -32,28 +32,19 @@ BY_CLIENT = "client"  # the prefix of each client's own values at the newest eva
 TORCH = "torch"  # the framework of models that are loaded as tensors
 
 
-class Progress(NamedTuple):
-    """A federation as far as it has come.
+class RecordedFederation(NamedTuple):
+    """A federation as far as it has come."""
 
-    Attributes:
-        label: The name of the method in tables and figures.
-        seed: The seed.
-        rounds: The number of rounds when it is finished.
-        history: The rows so far.
-        versions: The versions of the packages at the server.
-        elapsed: The seconds at each row; NaN if they are not known.
-        replies: By the clients' names, the number of the last communication to which each replied; 0 if there is none.
-        by_client: By the clients' names, what each measured at the newest evaluation on its own data, such as
-            test_accuracy; nothing if clients send sums only.
-    """
-
-    label: str
+    label: str  # the name of the method in tables and figures
     seed: int
-    rounds: int
-    history: History
-    versions: Mapping[str, str]
-    elapsed: np.ndarray
+    rounds: int  # the number of rounds when it is finished
+    history: History  # the rows so far
+    versions: Mapping[str, str]  # the versions of the packages at the server
+    elapsed: np.ndarray  # the seconds at each row; NaN if they are not known
+    # by the clients' names, the number of the last communication to which each replied; 0 if there is none
     replies: Mapping[str, int]
+    # by the clients' names, what each measured at the newest evaluation on its own data, such as test_accuracy; nothing
+    # if clients send sums only
     by_client: Mapping[str, Mapping[str, float]]
 
 
@@ -62,7 +53,7 @@ def is_federation(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("round-*.safetensors")) or (folder / MODEL).is_file()
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> RecordedFederation:
     """Return the rows of a federation up to its last communication.
 
     Raises:
@@ -82,7 +73,7 @@ def read_progress(folder: Path) -> Progress:
         for i, name in enumerate(meta["names"])
     }
     kept = meta["label"], meta["seed"], rounds, history, meta["versions"], arrays[ELAPSED], replies
-    return Progress(*kept, each if own else {})
+    return RecordedFederation(*kept, each if own else {})
 
 
 def _columns(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -93,9 +84,6 @@ def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mappi
     """Write a model with the structure of its pytree, so that it can be loaded without the user's code.
 
     Args:
-        path: The file.
-        model: The model.
-        spec: The spec of the method.
         framework: TORCH: `read_model` returns tensors; "": arrays.
         meta: Further entries: label, algorithm, seed, rounds, run.
     """
@@ -106,26 +94,15 @@ def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mappi
 
 
 class TrainedModel(NamedTuple):
-    """A model of a federation.
+    """A model of a federation."""
 
-    Attributes:
-        model: The model; its leaves are tensors if it came from a PyTorch module, else arrays.
-        spec: The spec of the method.
-        meta: The other entries of the file.
-    """
-
-    model: Tree
-    spec: Spec
-    meta: Mapping[str, Any]
+    model: Tree  # the model; its leaves are tensors if it came from a PyTorch module, else arrays
+    spec: Spec  # the spec of the method
+    meta: Mapping[str, Any]  # the other entries of the file
 
 
 def read_model(path: Path, like: Tree | None = None) -> TrainedModel:
-    """Return the model of a file.
-
-    Args:
-        path: The file.
-        like: A model of the same structure, if the file cannot describe the model.
-    """
+    """Return the model of a file; `like` has its structure, if the file cannot describe it."""
     arrays, meta = checkpoint.read(path)
     if "model" not in meta:
         raise FedpdError(f"{path}: it holds no model. Give model.safetensors of a federation, or its folder.")

@@ -58,7 +58,6 @@ def locate(names: Iterable[str], beside: Path | None) -> tuple[Code, ...]:
     """Return the modules that these references name, and their files, without running anything.
 
     Args:
-        names: References, e.g. "my_module:my_method".
         beside: The folder of the experiment file, which fedpd searches first; None: it searches only Python's path.
 
     Raises:
@@ -87,11 +86,7 @@ def refuse_code(reference: str) -> Any:
 
 
 def importing(beside: Path | None) -> Find:
-    """Return a function that imports modules and returns the object of a reference.
-
-    Args:
-        beside: The folder of the experiment file; None: fedpd searches only Python's path.
-    """
+    """Return a function that imports modules and returns the object of a reference."""
 
     def find(reference: str) -> Any:
         (code,) = locate([reference], beside)
@@ -189,7 +184,6 @@ def _spec(module: str, path: list[str] | None) -> ModuleSpec | None:
     """Return the import spec of a module, without importing it or the packages around it.
 
     Args:
-        module: Its name, with dots.
         path: The folders to search; None: ask the finders of packages that are installed in place (pip install -e).
     """
     top, *inner = module.split(".")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -14,16 +15,16 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import warn
 from fedpd.base.saved import is_saved, load_result
 from fedpd.clock import Clock
-from fedpd.engine.clock.timing import kept_rule, timed_history
+from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
 from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
-from fedpd.engine.views.entries import Entry, Measured, entry_of
+from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
-from fedpd.experiments.experiment import Label, RunTable
+from fedpd.experiments.experiment import MethodLabel, RunTable
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -36,22 +37,14 @@ EDITED = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """One method with one seed: the part of a `Run` that a report needs.
-
-    Attributes:
-        seed: The seed.
-        history: The rows so far.
-        elapsed: The seconds at each row; NaN if they are not known.
-        diverged: When it diverged, if it did.
-        agents: N; 0: it is not known.
-        settings: What a `Run` keeps of its settings and a clock needs: who took part, the buffer and the deadline.
-    """
+    """One method with one seed: the part of a `Run` that a report needs."""
 
     seed: int
-    history: History
-    elapsed: np.ndarray
-    diverged: Divergence | None = None
-    agents: int = 0
+    history: History  # the rows so far
+    elapsed: np.ndarray  # the seconds at each row; NaN if they are not known
+    diverged: Divergence | None = None  # when it diverged, if it did
+    agents: int = 0  # N; 0: it is not known
+    # what a `Run` keeps of its settings and a clock needs: who took part, the buffer and the deadline
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def timed(self, clock: Clock) -> "Recorded":
@@ -60,34 +53,23 @@ class Recorded:
 
 
 class Record(NamedTuple):
-    """An experiment and its results so far.
+    """An experiment and its results so far."""
 
-    Attributes:
-        name: The name of its folder.
-        entries: The methods that have rows.
-        seeds: The seeds of each method.
-        rounds: The number of rounds of a finished run.
-        waiting: The labels of the methods that have no rows yet.
-        text: The experiment file, word for word.
-        problem: The problem's table in that file.
-        versions: The versions of the packages, and the machine.
-        edited: Whether the experiment file was edited after the run, so that the results are those of an earlier text.
-        replies: For a federation, the number of the last communication to which each client replied, by its name.
-        by_client: For a federation, what each client measured on its own data at the newest evaluation, by its name.
-        asked: The quantity that the runs were compared by, with its target (None: there is none); {}: it is not known.
-    """
-
-    name: str
-    entries: tuple[Entry, ...]
-    seeds: tuple[int, ...]
-    rounds: int
-    waiting: tuple[str, ...] = ()
-    text: str = ""
-    problem: Mapping[str, Any] | None = None
-    versions: Mapping[str, str] | None = None
+    name: str  # the name of its folder
+    entries: tuple[Entry, ...]  # the methods that have rows
+    seeds: tuple[int, ...]  # the seeds of each method
+    rounds: int  # the number of rounds of a finished run
+    waiting: tuple[str, ...] = ()  # the labels of the methods that have no rows yet
+    text: str = ""  # the experiment file, word for word
+    problem: Mapping[str, Any] | None = None  # the problem's table in that file
+    versions: Mapping[str, str] | None = None  # the versions of the packages, and the machine
+    # whether the experiment file was edited after the run, so that the results are those of an earlier text
     edited: bool = False
+    # for a federation, the number of the last communication to which each client replied, by its name
     replies: Mapping[str, int] | None = None
+    # for a federation, what each client measured on its own data at the newest evaluation, by its name
     by_client: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    # the quantity that the runs were compared by, with its target (None: there is none); {}: it is not known
     asked: Mapping[str, float | None] = MappingProxyType({})
 
     @property
@@ -160,13 +142,11 @@ def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
     """
 
     def timed(entry: Entry) -> Entry:
-        return entry._replace(runs=tuple(at(f"{entry.label}:", _timed, run, clock) for run in entry.runs))
+        return entry._replace(
+            runs=tuple(at(f"{entry.label}:", methodcaller("timed", clock), run) for run in entry.runs)
+        )
 
     return [record._replace(entries=tuple(timed(entry) for entry in record.entries)) for record in records]
-
-
-def _timed(run: Any, clock: Clock) -> Measured:
-    return run.timed(clock)
 
 
 def _federation(folder: Path) -> Record:
@@ -177,7 +157,7 @@ def _federation(folder: Path) -> Record:
     return Record(*kept, versions=found.versions, replies=found.replies, by_client=found.by_client)
 
 
-def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:
+def _of_this_run(saved: SavedRuns | None, method: MethodLabel, seeds: Sequence[int]) -> SavedRuns | None:
     """Return what a checkpoint holds; None with a warning if it is of another method or of other seeds."""
     if saved is None:
         return None

@@ -99,26 +99,18 @@ def write_model(folder: Path, number: int, label: str, run: Run) -> None:
 
 
 class SavedModel(NamedTuple):
-    """A model of a run folder, with the fields of a `Run` that the history does not hold.
-
-    Attributes:
-        model: The model.
-        algorithm: The method's description.
-        spec: The factory and the arguments of the method.
-        updates: (N,) local steps of each agent.
-    """
+    """A model of a run folder, with the fields of a `Run` that the history does not hold."""
 
     model: Tree
-    algorithm: str
-    spec: Spec | str
-    updates: np.ndarray
+    algorithm: str  # the method's description
+    spec: Spec | str  # the factory and the arguments of the method
+    updates: np.ndarray  # (N,) local steps of each agent
 
 
 def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int], SavedModel]:
     """Return the models of a run folder by label and seed.
 
     Args:
-        folder: The run folder.
         like: A model of the same structure, if a file cannot describe the model.
 
     Raises:
@@ -206,7 +198,6 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
 
     Args:
         folder: A folder that is empty or does not exist yet; with `overwrite`, also one that holds a run.
-        text: The experiment file.
         overwrite: Whether to remove the run that the folder holds. fedpd removes only files that it wrote.
         beside: The folder in which fedpd looks for the user's own modules. The run folder stores its relative path, so
             both folders can be moved together.

@@ -20,8 +20,8 @@ from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan, run_plan
 from fedpd.engine.tracing import trace_round
-from fedpd.experiments import experiment, own_code, run_folder
-from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunTable
+from fedpd.experiments import own_code, run_folder
+from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunTable, parse
 
 SMALL_DATA = 2**27  # bytes; compiling ahead needs a second copy of the data, so it is only for smaller data
 
@@ -37,76 +37,67 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
     """Return the experiment of a run folder; `on_code` receives a sentence before the user's own code runs."""
     text = run_folder.read_experiment(folder)
     try:
-        return experiment.parse(text, run_folder.modules_of(folder), on_code)
+        return parse(text, run_folder.modules_of(folder), on_code)
     except FedpdError as error:
         raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
 
 
-def check(plan: Experiment, listen: Listener | None = None) -> None:
+def check(experiment: Experiment, listen: Listener | None = None) -> None:
     """Plan every method and trace one round of it, so that nothing runs if one of them cannot run.
-
-    Args:
-        plan: The experiment.
-        listen: Receives the label of each method before it is traced.
 
     Raises:
         FedpdError: A method cannot run on the problem. The message names the method.
     """
-    for number, method in enumerate(plan.methods, 1):
+    for number, method in enumerate(experiment.methods, 1):
         if listen is not None:
-            listen(Event(method.label, number - 1, len(plan.methods), compiling=True))
+            listen(Event(method.label, number - 1, len(experiment.methods), compiling=True))
         place = f"[[algorithm]] {number} ({method.label})"
-        with own_code.explain_errors(plan.code):
+        with own_code.explain_errors(experiment.code):
             try:
-                trace_round(_plan(plan, method, _options(plan.settings, None)))
+                trace_round(_plan(experiment, method, _options(experiment.settings, None)))
             except FedpdError as error:
                 raise FedpdError(f"{place}: {error}") from error.__cause__
             except Exception as error:
-                if own_code.error_in_code(error, plan.code) is not None:
+                if own_code.error_in_code(error, experiment.code) is not None:
                     raise
                 remedy = "Change its settings, or leave it out"
                 raise explained_error(f"{place} cannot run on this problem", error, remedy) from error
 
 
-def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
+def run(experiment: Experiment, folder: Path, listen: Listener) -> list[Result]:
     """Run every method that is not finished yet, with checkpoints, and return the results of all methods.
 
     While a method runs, a thread compiles the programs of the methods after it.
-
-    Args:
-        plan: The experiment.
-        folder: Its run folder.
-        listen: Receives the progress of each method under its label.
 
     Raises:
         FedpdError: Another process runs in the folder, or the folder holds other methods.
     """
     with held(folder, folder / run_folder.MODELS, *(folder / run_folder.CHECKPOINTS).glob("*")):
-        return _run_held(plan, folder, listen)
+        return _run_held(experiment, folder, listen)
 
 
-def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
+def _run_held(experiment: Experiment, folder: Path, listen: Listener) -> list[Result]:
     """Run the methods in a folder that no other process writes to."""
-    for number, method in enumerate(plan.methods, 1):
+    for number, method in enumerate(experiment.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
-    labels = enumerate((method.label for method in plan.methods), 1)
-    options = [_options(plan.settings, run_folder.checkpoints_of(folder, *numbered)) for numbered in labels]
-    with own_code.explain_errors(plan.code):
-        plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
+    labels = enumerate((method.label for method in experiment.methods), 1)
+    options = [_options(experiment.settings, run_folder.checkpoints_of(folder, *numbered)) for numbered in labels]
+    with own_code.explain_errors(experiment.code):
+        plans = [_plan(experiment, method, chosen) for method, chosen in zip(experiment.methods, options, strict=True)]
     results: list[Result] = []
     with ThreadPoolExecutor(1, "compile") as pool:
         compiled = [pool.submit(_compile, own, chosen) for own, chosen in zip(plans, options, strict=True)]
         try:
-            for i, method in enumerate(plan.methods):
-                listen(Event(method.label, 0, plan.settings.rounds, compiling=True))
-                with own_code.explain_errors(plan.code):
+            for i, method in enumerate(experiment.methods):
+                listen(Event(method.label, 0, experiment.settings.rounds, compiling=True))
+                with own_code.explain_errors(experiment.code):
                     compiled[i].result()
                     runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
                 results.append(Result(method.label, runs))
                 _write(folder, i + 1, results)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    run_folder.mark_finished(folder, plan.text)
+    run_folder.mark_finished(folder, experiment.text)
     return results
 
 
@@ -116,9 +107,9 @@ def _options(settings: RunTable, checkpoints: Path | None) -> RunConfig:
     return RunConfig.of(options | {"checkpoints": checkpoints})
 
 
-def _plan(plan: Experiment, method: Labelled, options: RunConfig) -> Plan:
-    seeds = list(plan.settings.seeds)
-    return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
+def _plan(experiment: Experiment, method: Labelled, options: RunConfig) -> Plan:
+    seeds = list(experiment.settings.seeds)
+    return make_plan(method.algorithm, experiment.problem, experiment.settings.rounds, seeds, len(seeds) > 1, options)
 
 
 def _compile(plan: Plan, options: RunConfig) -> None:

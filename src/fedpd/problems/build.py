@@ -135,13 +135,7 @@ def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, b
 
 
 def held_by_agent(data: Ragged | Lazy, double: bool, *, tests: bool = False) -> Held:
-    """Return ragged or lazy data as a problem holds them, in its precision.
-
-    Args:
-        data: The data.
-        double: Whether fedpd computes in float64.
-        tests: Whether they are test samples, which some agents may lack.
-    """
+    """Return ragged or lazy data as a problem holds them, in its precision; agents may lack samples for `tests`."""
     if not tests:
         check_no_agent_is_empty(data.sizes)
     converted = data.map(partial(_converted, double))
@@ -204,7 +198,6 @@ def pads(samples: Tree, sizes: np.ndarray) -> bool:
 
     Args:
         samples: The samples of an agent that has some.
-        sizes: (N,) the numbers of samples.
     """
     padded = len(sizes) * int(sizes.max())
     size = sum(leaf[0].nbytes for leaf in jax.tree.leaves(samples))

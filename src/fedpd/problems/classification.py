@@ -115,16 +115,6 @@ def classify(
 
     Args:
         apply: As for `classification`; with `frozen`, the functions receive (frozen, model) in place of the model.
-        data: The federated data.
-        start: The part of the model that is trained.
-        l2: The weight of ||model||^2/2.
-        normalisation: How the model normalises batches.
-        weights: As for `from_losses`.
-        loss: (scores, numbers of the classes) -> the losses.
-        random: The scores in training steps, if the model has random layers.
-        frozen: The part of the model that is not trained; None: all of it is.
-        metrics: More to measure on test samples.
-        check: Whether to check the model and the loss once.
         plain: The losses without fedpd, for this check; None: those that are made of `apply`.
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")

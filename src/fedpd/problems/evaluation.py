@@ -29,8 +29,6 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
 
     Args:
         tests: A list with the samples of each agent, a dict of arrays each; or ragged or lazy samples.
-        sizes: (N,) the numbers of test samples.
-        double: Whether fedpd computes in float64.
     """
     if not isinstance(tests, list):
         return held_by_agent(tests, double, tests=True)
@@ -60,7 +58,6 @@ def central_samples(
     Args:
         samples: {"x": (m, ...), "y": (m, ...)}; x may be a dict of arrays.
         classes: The labels in their order; None or empty: the targets are not classes.
-        names: The names of the classes, which labels may be given by; None: they have none.
     """
     if not isinstance(samples, Mapping) or set(samples) != {"x", "y"}:
         found = sorted(map(str, samples)) if isinstance(samples, Mapping) else type(samples).__name__
@@ -90,7 +87,6 @@ def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], A
     """Return metrics of (model, batch) from a user's metrics of (outputs, targets).
 
     Args:
-        metrics: A function, or a `Metric`, by name.
         outputs: (model, batch) -> the outputs of the model.
         targets: (batch) -> the targets.
     """
@@ -162,7 +158,6 @@ def check_parts(what: str, shapes: Sequence[tuple[int, ...]]) -> None:
     Outputs (B, 1) minus targets (B,) are (B, B), for example.
 
     Args:
-        what: What returns the values, for the message.
         shapes: The shapes of the values, for each number of samples in BATCHES.
     """
     if len({shape[1:] for shape in shapes}) > 1:

@@ -28,11 +28,6 @@ def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> 
     On a CPU this does not use `jax.pure_callback`, which passes copies that JAX's own threads make. Measured on two
     cores with six million parameters: `pure_callback` did not return when agents were sharded over two devices. On one
     device both work.
-
-    Args:
-        function: Takes pytrees of NumPy arrays and returns one.
-        shapes: The shapes and types of its result.
-        *arguments: Its arguments.
     """
     if jax.default_backend() != "cpu":
         return jax.pure_callback(lambda *given: function(*_numpy(given)), shapes, *arguments, vmap_method="sequential")
@@ -61,12 +56,7 @@ def explain_callback() -> Iterator[None]:
 
 
 def external(values: Values, gradient: WeightedGradient) -> Losses:
-    """Return a loss function for JAX code from functions of NumPy arrays.
-
-    Args:
-        values: (model, batch) -> (B,), the losses.
-        gradient: (model, batch, weights (B,)) -> the gradient of the weighted sum of the losses.
-    """
+    """Return a loss function for JAX code from functions of NumPy arrays."""
 
     @jax.custom_vjp
     def losses(model: Tree, batch: Tree) -> Array:

@@ -20,7 +20,6 @@ def largest_gram(
 
     Args:
         features: The features of each agent, (n_i, ...).
-        scale: (N,) the weights of the agents.
         divisor: 255 for features of uint8, else 1.
         constant: The numbers in a further column c; 0: there is no such column.
         more: A number that is added before the weight of an agent multiplies the sum.
@@ -55,11 +54,8 @@ def _sums_of_squares(features: Ragged) -> np.ndarray:
 
 
 def gram_eigenvalue(rows: np.ndarray) -> float:
-    """Return the largest eigenvalue of A^T A, which is ||A||^2.
+    """Return the largest eigenvalue of A^T A, which is ||A||^2, for `rows` A (n, D).
 
     It uses the smaller of the two Gram matrices A^T A and A A^T.
-
-    Args:
-        rows: A, (n, D).
     """
     return float(np.linalg.eigvalsh(rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T)[-1])

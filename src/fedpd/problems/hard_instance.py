@@ -76,26 +76,16 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
     height, width = _scale(agents, epsilon, smoothness)
     links = np.ones((agents, 1, rounds + 1))  # all agents hold Theta(x, 1); agent m mod N holds Theta(x, m+2)
     links[:, 0, 1:] = np.arange(rounds) % agents == np.arange(agents)[:, None]
-    data = {
-        "links": links,
-        "height": np.full((agents, 1), height),
-        "width": np.full((agents, 1), width),
-    }
+    data = {"links": links, "height": np.full((agents, 1), height), "width": np.full((agents, 1), width)}
     answer = Answer(smoothness=float(smoothness))
     return from_losses(_losses, data, np.zeros(rounds + 1), answer=answer, name="hard_instance", check=False)
 
 
 @explained
 def initial_gap(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: float = 1.0) -> float:
-    """Return f(0) - inf f = height (2 pi Psi(1) + 4 pi T/N) = pi^2 N epsilon (Psi(1) N + 2 T) / L.
+    """Return f(0) - inf f = height (2 pi Psi(1) + 4 pi T/N) = pi^2 N epsilon (Psi(1) N + 2 T) / L of `hard_instance`.
 
     Solved for T, it is the corrected lower bound: T = L (f(0) - inf f)/(2 pi^2 N epsilon) - Psi(1) N/2 communications.
-
-    Args:
-        agents: N, at least 2.
-        rounds: T, a multiple of N.
-        epsilon: The lower bound of ||grad f||^2.
-        smoothness: L of the f_i.
     """
     _check(agents, rounds)
     height, _ = _scale(agents, epsilon, smoothness)

@@ -104,8 +104,6 @@ def convolution(x: Array, kernel: Array, stride: tuple[int, int], padding: tuple
     Args:
         x: (B, C, H, W).
         kernel: (O, C, h, w), as PyTorch stores it.
-        stride: The steps between two patches.
-        padding: The zeros on each side.
     """
     (outputs, depth, rows, columns), (batch, _, *_) = kernel.shape, x.shape
     margins = [(zeros, zeros) for zeros in padding]

@@ -47,7 +47,7 @@ def multilabel(
 
     F(x; (a, y)) is the mean of the binary cross entropy over the labels of a sample, plus (l2/2) ||x||^2. Missing
     labels (NaN) do not count. The accuracies are shares of labels; `exact_match` is the share of test samples whose
-    known labels are all right.
+    known labels are all right. `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a module, as
@@ -55,12 +55,6 @@ def multilabel(
         data: Targets (n, K) of 0 and 1, loaded with `classes=False`; NaN if a label is missing.
         start: The model x^0, any pytree; None for a module.
         metrics: More to measure on test samples, {name: (scores, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
-        augment: Changes the features of training batches, as for `network`; targets stay.
-        seed: The seed of a module's initialisation, if it does not come initialised.
-        l2: The weight of ||x||^2/2.
-        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
-        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If a target is not 0, 1 or NaN, or the number of scores is not K.
@@ -117,6 +111,7 @@ def next_token(
 
     F(x; (a, y)) is the mean of the cross entropy over the tokens of a sample, plus (l2/2) ||x||^2. The accuracies are
     shares of tokens, and `perplexity` is the exponential of the mean cross entropy over all test tokens of all agents.
+    `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a module, as
@@ -126,12 +121,6 @@ def next_token(
         start: The model x^0, any pytree; None for a module.
         padding: The number in y that marks positions without a token, -100 as in PyTorch; None: all positions count.
         metrics: More to measure on test samples, {name: (scores, y) -> (B, ...)}; see `fedpd.problems.Metric`.
-        augment: Changes the features of training batches, as for `network`; targets stay.
-        seed: The seed of a module's initialisation, if it does not come initialised.
-        l2: The weight of ||x||^2/2.
-        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
-        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If x and y differ in shape, or a token has no score.
@@ -159,9 +148,7 @@ def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> 
     """Refuse scores of a wrong shape, and tokens without a score.
 
     Args:
-        data: The data.
         found: The shape of one sample's scores; None: not known.
-        padding: The number that marks positions without a token.
     """
     (length,) = data.target_shape
     if found is not None and (len(found) != 2 or found[0] != length):

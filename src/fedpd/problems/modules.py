@@ -24,22 +24,14 @@ FEW = 8  # samples on which a PyTorch module is run when the problem is built
 
 
 class Function(NamedTuple):
-    """A model as a function of its trained arrays. With frozen arrays, the functions take (frozen, model) for model.
+    """A model as a function of its trained arrays. With frozen arrays, the functions take (frozen, model) for model."""
 
-    Attributes:
-        apply: (model, x) -> outputs, without random layers.
-        start: The model x^0.
-        random: (model, x, key) -> outputs in training, if the model has random layers.
-        frozen: The arrays that are not trained; None: all are.
-        normalisation: How the model normalises batches.
-        plain: (model, x, key, train) -> outputs as the library itself computes them; None: it has its own check.
-    """
-
-    apply: Apply
-    start: Tree
-    random: RandomApply | None = None
-    frozen: Tree | None = None
-    normalisation: Normalisation | None = None
+    apply: Apply  # (model, x) -> outputs, without random layers
+    start: Tree  # the model x^0
+    random: RandomApply | None = None  # (model, x, key) -> outputs in training, if the model has random layers
+    frozen: Tree | None = None  # the arrays that are not trained; None: all are
+    normalisation: Normalisation | None = None  # how the model normalises batches
+    # (model, x, key, train) -> outputs as the library itself computes them; None: it has its own check
     plain: Callable[..., Array] | None = None
 
 
@@ -126,15 +118,7 @@ def in_jax(loss: Any) -> Any:
 
 
 def adapted(library: Any, module: Any, x: Tree, *, backend: str, seed: int) -> Adapter:
-    """Return a module as a function of all its arrays.
-
-    Args:
-        library: The adapter of its library.
-        module: The module.
-        x: Samples of `example_samples`, an array or a dict of arrays.
-        backend: "jax" or, for PyTorch, "callback".
-        seed: The seed of the initialisation.
-    """
+    """Return a module as a function of all its arrays; `x` are samples of `example_samples`."""
     if backend == "callback" and not is_torch(library):
         refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
     rows = slice(None) if is_torch(library) else slice(1)
@@ -183,10 +167,6 @@ def plain_losses(function: Function, loss: Callable[[Array, Tree], Array]) -> Pl
 
     A module with random layers is compared in evaluation, and in training with the same random numbers. Beside batch
     normalisation only training is compared, because a library has no mode without random layers only.
-
-    Args:
-        function: The module.
-        loss: (outputs, batch) -> the losses.
     """
     plain = function.plain
     if plain is None:
@@ -216,11 +196,8 @@ def confirmed(
     """Return the problem of a PyTorch module after a comparison of one loss and one gradient with PyTorch.
 
     Args:
-        module: The module.
-        problem: Its problem.
         samples: A batch, as the problem holds samples.
         loss: None, a loss module of PyTorch, or a function of (scores, y) in JAX.
-        backend: The backend of the problem.
         again: Returns the problem with backend="callback", to use if the compiled one differs; None: fedpd refuses.
 
     Raises:

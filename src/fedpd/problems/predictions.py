@@ -11,11 +11,6 @@ def is_right(outputs: Any, targets: Any) -> Any:
     One output per sample is the logit of the second of two classes: a positive one predicts it. Its targets are 0 and
     1, or -1 and 1. Of several outputs, the largest one predicts its class.
 
-    Args:
-        outputs: (B,) or (B, 1); or (B, K); or (B, K, ...) as in PyTorch, or (B, ..., K), with more than one target per
-            sample. Arrays of NumPy or JAX, or tensors.
-        targets: The numbers of the classes.
-
     Raises:
         ValueError: If the shapes do not fit.
 

@@ -19,7 +19,7 @@ from fedpd.problems.evaluation import BATCHES, Metrics, Values, check_parts
 from fedpd.problems.modules import in_jax
 from fedpd.problems.supervised import Apply, Backend, Shape, Task, has_missing, mean_over_known, supervise
 
-Loss = Literal["squared", "absolute", "huber"]
+LossName = Literal["squared", "absolute", "huber"]
 
 
 @explained
@@ -28,7 +28,7 @@ def regression(
     data: Federated,
     start: Tree | None = None,
     *,
-    loss: Loss | Values = "squared",
+    loss: LossName | Values = "squared",
     metrics: Metrics = None,
     augment: Augment | None = None,
     seed: int = 0,
@@ -42,6 +42,7 @@ def regression(
     F(x; (a, y)) is the mean of the loss over the components of y, plus (l2/2) ||x||^2. Missing components (NaN) do not
     count; a sample without any known component has loss 0. On test samples fedpd measures `test_loss`, `mae` (mean
     absolute error), `rmse` (root of the mean squared error) and your own metrics, over all components of all agents.
+    `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, features (B, ...)) -> outputs of the targets' shape, whose parameters x begin at `start`;
@@ -52,12 +53,6 @@ def regression(
             a function (outputs, targets) -> (B, ...), one loss per component or per sample, or a loss module of
             PyTorch.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
-        augment: Changes the features of training batches, as for `network`; targets stay.
-        seed: The seed of a module's initialisation, if it does not come initialised.
-        l2: The weight of ||x||^2/2.
-        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
-        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If the outputs have another shape than the targets, or the loss averages over samples.
@@ -67,7 +62,10 @@ def regression(
         >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> a = np.arange(6.0).reshape(3, 2)
-        >>> agents = {"left": {"x": a, "y": a @ [1.0, 2.0]}, "right": {"x": a, "y": [1.5, np.nan, 0.0]}}
+        >>> agents = {
+        ...     "left": {"x": a, "y": a @ [1.0, 2.0]},
+        ...     "right": {"x": a, "y": [1.5, np.nan, 0.0]},
+        ... }
         >>> problem = problems.regression(
         ...     lambda x, a: a @ x, from_arrays(agents, classes=False), np.zeros(2)
         ... )
@@ -75,7 +73,7 @@ def regression(
         (2, 6)
     """
     loss = in_jax(loss)
-    values = loss if callable(loss) else LOSSES[choice("loss", loss, get_args(Loss))]
+    values = loss if callable(loss) else LOSSES[choice("loss", loss, get_args(LossName))]
     if data.label_names is not None:
         rule = "has classes with names, which are no numbers"
         refuse("data", data.name, rule, "Use problems.classification, or load a column of numbers")

@@ -69,45 +69,30 @@ OFF = "check=False turns this check off"
 
 
 class Plain(NamedTuple):
-    """The training losses of a problem, written without fedpd; None: there is no such form.
+    """The training losses of a problem, written without fedpd; None: there is no such form."""
 
-    Attributes:
-        losses: As `problem.losses`, without random layers.
-        random: As `problem.random`.
-        compiled: Whether the losses of the problem itself are compiled. Modules of PyTorch are: operation by operation,
-            a small transformer is 500 programs, and PyTorch's own loss and gradient show whether it is right.
-    """
-
-    losses: Losses | None
-    random: RandomLosses | None = None
+    losses: Losses | None  # as `problem.losses`, without random layers
+    random: RandomLosses | None = None  # as `problem.random`
+    # Whether the losses of the problem itself are compiled. Modules of PyTorch are: one by one, their operations are
+    # hundreds of programs, and PyTorch's own loss and gradient show whether it is right.
     compiled: bool = False
 
 
 class Probe(NamedTuple):
-    """The samples of one agent, and two models.
+    """The samples of one agent, and two models."""
 
-    Attributes:
-        agent: The agent's number.
-        rows: Its first samples, leaves (m, ...).
-        size: m.
-        start: The start of the problem.
-        point: A random model close to the start, or the start itself if the losses there are not finite.
-        tolerance: The relative error that rounding may cause in the precision of the losses.
-    """
-
-    agent: int
-    rows: Tree
-    size: int
-    start: Tree
-    point: Tree
-    tolerance: float
+    agent: int  # the agent's number
+    rows: Tree  # its first samples, leaves (m, ...)
+    size: int  # m
+    start: Tree  # the start of the problem
+    point: Tree  # a random model close to the start, or the start itself if the losses there are not finite
+    tolerance: float  # the relative error that rounding may cause in the precision of the losses
 
 
 def check_training(problem: Problem, plain: Plain | None = None) -> Problem:
     """Return the problem after the check of its losses. A loss that couples samples gets the block of a whole agent.
 
     Args:
-        problem: The problem.
         plain: Its training losses the plain way; None: those of the problem, not compiled.
 
     Raises:
@@ -406,11 +391,7 @@ def _compare(
     """Refuse if the compiled value and gradient differ from the plain ones by more than rounding.
 
     Args:
-        found: The compiled value and gradient.
-        wanted: The plain ones.
         plain: (model, signs) -> the plain value, with factors of the losses.
-        name: The name of the function, for the message.
-        probe: The agent.
         differentiate: Returns the value and the gradient of a function.
     """
     apart, off = abs(float(found[0] - wanted[0])), distance(found[1], wanted[1])

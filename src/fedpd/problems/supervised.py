@@ -122,19 +122,12 @@ def supervised(
 
 
 class Task(NamedTuple):
-    """The loss of a task and its measures, as functions of (outputs, targets); see `supervised`.
+    """The loss of a task and its measures, as functions of (outputs, targets); see `supervised`."""
 
-    Attributes:
-        loss: One loss per sample.
-        correct: Which predictions are right.
-        metrics: More to measure.
-        squeeze: Whether the last axis of the outputs, of length 1, is dropped first.
-    """
-
-    loss: Values
-    correct: Values | None = None
-    metrics: Metrics = None
-    squeeze: bool = False
+    loss: Values  # one loss per sample
+    correct: Values | None = None  # which predictions are right
+    metrics: Metrics = None  # more to measure
+    squeeze: bool = False  # whether the last axis of the outputs, of length 1, is dropped first
 
 
 def supervise(
@@ -153,16 +146,7 @@ def supervise(
     """Return the problem of `supervised` for a task that may depend on the outputs.
 
     Args:
-        model: As for `supervised`.
-        data: As for `supervised`.
-        start: As for `supervised`.
         task: (shape of one sample's outputs, or None if the model fails) -> the task.
-        augment: As for `supervised`.
-        seed: As for `supervised`.
-        l2: As for `supervised`.
-        weights: As for `supervised`.
-        backend: As for `supervised`.
-        check: As for `supervised`.
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
     choice("backend", backend, ("jax", "callback"))

@@ -65,13 +65,10 @@ def settings_table(advice: Advice) -> Table:
     return text_table(title, ("", *advice.shown), rows, right=advice.shown, fold=advice.shown)
 
 
-def _saved(setting: Setting) -> str:
-    """Return the share of the rounds that did not communicate; a trial that failed saved nothing."""
-    return f"{1 - setting.communications / max(setting.rounds, 1):.1%}" if setting.reached else "-"
-
-
 COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
-    "communications saved": _saved,
+    "communications saved": lambda setting: (  # a trial that failed saved nothing
+        f"{1 - setting.communications / max(setting.rounds, 1):.1%}" if setting.reached else "-"
+    ),
     "rounds": lambda setting: amount_text(setting, setting.rounds),
     "communications": lambda setting: amount_text(setting, setting.communications),
     "sample gradients": lambda setting: amount_text(setting, setting.samples),
@@ -240,26 +237,17 @@ def scaled_setting(label: str) -> Path:
     The function makes the method by its rule with the factors 1 and 2, and compares the settings. If several settings
     double or halve, it returns the outermost.
 
-    Args:
-        label: A label of `algorithms.variants()`.
-
     Examples:
         >>> from fedpd.report.advice import scaled_setting
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
         (('eta',), ('oracle', 'step'))
     """
-    rule = variants()[label].rule
-    once, twice = (dict(_numbers(rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
+    once, twice = (dict(_numbers(variants()[label].rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
     return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
 
 
 def step_text(label: str, table: Mapping[str, Any]) -> str:
-    """Return the step size of a method's table by its own symbol, such as "eta = 1.4".
-
-    Args:
-        label: The label of the method in `algorithms.variants()`.
-        table: The method as a table of an experiment file.
-    """
+    """Return the step size of a method's table by its own symbol, such as "eta = 1.4"."""
     *outer, last = scaled_setting(label)
     spec = build_algorithm(table, rounds=1).spec  # a table leaves out settings that have their default
     for key in outer:

@@ -46,8 +46,6 @@ def dot_figure(entries: Sequence[Entry], column: Column, target: float) -> Noteb
     """Return a figure with one row per method, the lowest cost first, and the curves of five of them.
 
     Args:
-        entries: The runs by label.
-        column: The quantity that has the target.
         target: Its target. A method that did not reach it has an open mark and its best value in words.
     """
     order = ranked(entries, column.name, target)

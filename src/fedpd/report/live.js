@@ -32,9 +32,17 @@
   function amount(cost, value) {
     if (value === null) return "";
     if (cost.unit === "s") return duration(value);
-    if (cost.unit !== "bytes") return `${value.toLocaleString("en", { maximumFractionDigits: 1 })} ${value === 1 ? cost.title.replace(/s$/, "") : cost.title}`;
+    if (cost.unit !== "bytes") return `${value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 })} ${value === 1 ? cost.title.replace(/s$/, "") : cost.title}`;
     const power = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
     return `${Number((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+  }
+
+  // The newest value of what is drawn, as the mean of the seeds.
+  function newest(label) {
+    const quantity = data.quantities.find((one) => one.name === chosen.y), entry = data.entries.find((one) => one.label === label);
+    const value = quantity && entry ? entry.y[quantity.name].mean.findLast((y) => y !== null) : undefined;
+    if (value === undefined) return "";
+    return quantity.share ? `${(100 * value).toFixed(1)}%` : quantity.log ? value.toExponential(2) : Number(value.toPrecision(4)).toString();
   }
 
   // The costs until a method reached the chosen target, of those that a reader plans with.
@@ -83,11 +91,12 @@
   }
 
   function rows() {
+    $("newest").textContent = chosen.y.replace(/_/g, " ") || "newest";
     $("rows").replaceChildren(...data.progress.map((one) => {
       const rounds = one.state === "running" ? `${one.done.toLocaleString("en")} of ${one.rounds.toLocaleString("en")}`
         : one.state === "finished" ? one.done.toLocaleString("en") : one.state;
       const some = one.divergence && one.state !== "diverged" ? `; ${one.divergence}` : "";
-      return tableRow([one.label, rounds + some, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left), untilTarget(one.label)]);
+      return tableRow([one.label, rounds + some, newest(one.label), one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left), untilTarget(one.label)]);
     }));
   }
 
@@ -109,7 +118,7 @@
       autosize: true, margin: { l: 50, r: 12, t: 34, b: 48 }, showlegend: traces.length <= 12, legend: { orientation: "h", y: -0.2 }, uirevision: `${chosen.x} ${chosen.y}`,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
       xaxis: axis({ title: { text: cost.words }, rangemode: "tozero" }),
-      yaxis: axis({ type: log ? "log" : "linear" }),
+      yaxis: axis({ type: log ? "log" : "linear", tickformat: quantity.share ? "~%" : "", ...(quantity.range && !log ? { range: quantity.range } : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false }],
     }, { responsive: true, displayModeBar: false });
   }

@@ -3,11 +3,9 @@
 fedpd measures messages and memory from the methods' functions. Assumptions and complexity are in the methods' cards.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich import box
 from rich.table import Table
@@ -17,48 +15,20 @@ from tree_math import Vector
 from fedpd import problems
 from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
-from fedpd.core import Method, Problem
-from fedpd.core.agents import Functions, Shard, arrays, local_objective
-from fedpd.core.oracle import WORD
-from fedpd.engine.measure.costs import message_costs, run_exchange
+from fedpd.core import Method
+from fedpd.core.agents import Functions, arrays, local_objective
+from fedpd.engine.measure.costs import message_costs
 from fedpd.report.tables import markdown_table, text_table
 
 
 class Sizes(NamedTuple):
-    """The messages and the memory of a method, in multiples of the model.
+    """The messages and the memory of a method, in multiples of the model."""
 
-    Attributes:
-        up: Sent by an agent in a round.
-        down: Received by an agent in a round.
-        agent: Kept by an agent.
-        server: Kept by the server.
-    """
+    up: float  # sent by an agent in a round
+    down: float  # received by an agent in a round
+    agent: float  # kept by an agent
+    server: float  # kept by the server
 
-    up: float
-    down: float
-    agent: float
-    server: float
-
-
-class WorkPerRound(NamedTuple):
-    """The work of an agent with n samples in a round, as the mean over ROUNDS rounds.
-
-    Attributes:
-        updates: Local steps.
-        full: Sample gradients per sample of the agent, from full gradients.
-        single: Further sample gradients. Together these are full n + single.
-    """
-
-    updates: float
-    full: float
-    single: float
-
-    def __str__(self) -> str:
-        terms = [f"{self.full:g} n" if self.full != 1 else "n"] if self.full else []
-        return " + ".join(terms + ([f"{self.single:g}"] if self.single or not terms else []))
-
-
-ROUNDS = 20  # a multiple of the period of every method that takes full gradients periodically
 
 HEADINGS = ("method", "up", "down", "agent", "server", "CTA", "assumes", "rounds", "local updates", "samples")
 LEGEND = (
@@ -118,7 +88,7 @@ def example_methods() -> list[tuple[str, Method]]:
 
 def measure_sizes(algorithm: Method) -> Sizes:
     """Return the messages of a method's first round and its memory, measured on a problem with a large model."""
-    problem = _large_problem()
+    problem = problems.quadratic(np.ones((2, 1, 1)) * np.eye(100), np.ones((2, 100)))
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
         f = local_objective(functions, one)
@@ -128,38 +98,6 @@ def measure_sizes(algorithm: Method) -> Sizes:
     model = problem.dimension * 8
     totals = (sum(costs.bytes_up), sum(costs.bytes_down), _bytes(agent), _bytes(server))
     return Sizes(*(round(total / model, 1) for total in totals))
-
-
-def measure_work(algorithm: Method) -> WorkPerRound:
-    """Return the work that a method counts per round, measured in its first rounds on a problem of one agent."""
-    problem = problems.quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
-    with scope(True):
-        functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
-        x, key = Vector(jax.tree.map(jnp.asarray, problem.start)), jax.random.key(0, impl="threefry2x32")
-
-        def advance(one: Shard, state: tuple[Any, Any], r: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-            f, (agent, server) = local_objective(functions, one), state
-            updates: Any = 0
-            samples: Any = 0
-            for exchange in algorithm.exchanges():
-                agent, server, _, _, work = run_exchange(exchange, f, agent, server, r, key)
-                updates, samples = updates + work.updates, samples + work.samples + 2.0**WORD * work.carried
-            return (agent, server), (updates, samples)
-
-        @jax.jit
-        def total(size: Any) -> tuple[Any, Any]:
-            shard = one._replace(sizes=size)
-            state = (algorithm.init(local_objective(functions, shard), x), algorithm.server(x))
-            _, work = jax.lax.scan(partial(advance, shard), state, jnp.arange(ROUNDS, dtype=jnp.int32))
-            return jax.tree.map(jnp.sum, work)
-
-        (updates, few), (_, many) = (jax.tree.map(float, total(jnp.int32(size))) for size in (100, 200))
-    full = (many - few) / 100 / ROUNDS
-    return WorkPerRound(updates / ROUNDS, round(full, 3), round(few / ROUNDS - 100 * full, 3))
-
-
-def _large_problem() -> Problem:
-    return problems.quadratic(np.ones((2, 1, 1)) * np.eye(100), np.ones((2, 100)))
 
 
 def _bytes(tree: Any) -> int:

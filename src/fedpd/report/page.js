@@ -133,9 +133,9 @@
     const named = !narrow() && visible().length > 1 && visible().length <= ROOM;
     const ticks = Math.max(3, Math.floor($("figure").clientWidth / 90));
     const layout = base("figure", {
-      margin: { l: 50, r: named ? 12 + 7 * Math.min(46, Math.max(...visible().map(({ entry }) => Math.min(26, entry.label.length) + (entry.divergence ? entry.divergence.length + 3 : 0)))) : 12, t: 34, b: 48 }, hovermode: "closest",
+      margin: { l: 50, r: named ? 16 + 8 * Math.min(46, Math.max(...visible().map(({ entry }) => Math.min(26, entry.label.length) + (entry.divergence ? entry.divergence.length + 3 : 0)))) : 12, t: 34, b: 48 }, hovermode: "closest",
       xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: ticks, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), ticks) : {}) }),
-      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
+      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? "~%" : "", ...(quantity.range && !state.logY ? { range: [Math.min(quantity.range[0], goal ?? 1), Math.max(quantity.range[1], goal ?? 0)] } : {}), ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
       shapes: goal !== undefined && (goal > 0 || !state.logY) ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
     });

@@ -43,7 +43,6 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float | None] | Non
     """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite.
 
     Args:
-        entries: The runs by label.
         wanted: The quantities to show first, with their targets (None, as for the others: `usual_target` chooses).
     """
     wanted = wanted or {}
@@ -115,10 +114,25 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
         "plain": plain_words(column),
         "kept": kept_words(column),
         "share": column.unit == "share",
+        "range": _axis_range(entries, column),
         "log": column.log,
         "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
         **_findings(entries, column, offered, target),
     }
+
+
+def _axis_range(entries: Sequence[Entry], column: Column) -> list[float] | None:
+    """Return the ends of the axis of a share: the first rounds must not hide the differences of the others."""
+    if column.unit != "share":
+        return None
+    runs = [run for entry in entries for run in entry.usable]
+    late = [run.history[column.name][run.history["round"] >= max(1, run.history["round"][-1] / 20)] for run in runs]
+    values = np.concatenate(late)
+    values = values[np.isfinite(values)]
+    if not len(values) or not np.ptp(values):
+        return None
+    room = 0.1 * np.ptp(values)
+    return [max(0.0, float(values.min() - room)), float(values.max() + room)]
 
 
 def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
@@ -221,32 +235,20 @@ MOST_SHOWN = 100  # agents or labels in a picture; more cannot be seen
 
 
 class Facts(NamedTuple):
-    """The facts about a problem that the report shows.
+    """The facts about a problem that the report shows."""
 
-    Attributes:
-        rows: Names and values, such as "smoothness L" and "1.3 (exact)".
-        distances: ||grad f_i(x^0) - grad f(x^0)|| of n agents, the largest first (n,).
-        alignment: Cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m).
-        labels: The shares of K labels of these agents (K, m); None if the data have no labels.
-        shown: Which agents were measured, such as "all 100 agents".
-        names: The names of the n agents in the order of `distances`, and of the m agents; None: the data have none.
-    """
-
-    rows: Mapping[str, str]
-    distances: np.ndarray
+    rows: Mapping[str, str]  # names and values, such as "smoothness L" and "1.3 (exact)"
+    distances: np.ndarray  # ||grad f_i(x^0) - grad f(x^0)|| of n agents, the largest first (n,)
+    # cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m)
     alignment: np.ndarray
-    labels: np.ndarray | None
-    shown: str
+    labels: np.ndarray | None  # the shares of K labels of these agents (K, m); None if the data have no labels
+    shown: str  # which agents were measured, such as "all 100 agents"
+    # the names of the n agents in the order of `distances`, and of the m agents; None: the data have none
     names: tuple[list[str], list[str]] | None = None
 
 
 def rebuild(table: Mapping[str, Any], *, download: bool = False) -> Problem | str:
-    """Return the problem of an experiment file, or the reason why it is not built, such as missing data.
-
-    Args:
-        table: The [problem] table.
-        download: Whether its data may be fetched from the network.
-    """
+    """Return the problem of an experiment file, or the reason why it is not built, such as missing data."""
     data = table.get("data")
     if not download and isinstance(data, Mapping) and data.get("name") == "hub" and not _is_folder(data.get("source")):
         source = shown(data.get("source"))

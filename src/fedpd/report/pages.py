@@ -189,7 +189,8 @@ def settings_table(records: Sequence[Record]) -> str:
         for entry, settings in zip(record.entries, method_settings(record), strict=True):
             seeds = ", ".join(str(run.seed) for run in entry.runs)
             text = settings if isinstance(settings, str) else toml_text(settings)
-            text += "".join(f"\n# run: {name} = {value}" for name, value in run_settings(entry.runs[0]).items())
+            options = run_settings(entry.runs[0]) | {"record": None}  # the curves show what was recorded
+            text += "".join(f"\n# run: {name} = {value}" for name, value in options.items() if value is not None)
             cells = f'<td class="settings"><code>{escape(text)}</code></td><td>{entry.rounds:,}</td><td>{seeds}</td>'
             rows.append(f'<tr><th scope="row">{escape(entry.label)}</th>{cells}</tr>')
     head = '<tr><th scope="col">method</th><th scope="col" class="settings">settings</th>'
@@ -335,7 +336,9 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> problem = problems.random_quadratic(agents=4, dimension=3)
         >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))
-        >>> page = report.page({"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem)
+        >>> page = report.page(
+        ...     {"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem
+        ... )
         >>> page.finding.startswith("FedPD reached ‖∇f‖² ≤ ")
         True
     """
@@ -511,18 +514,12 @@ def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Pa
 PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
 
 
-class Written(NamedTuple):
-    """The files that `write_report` wrote, and the finding.
+class WrittenReport(NamedTuple):
+    """The files that `write_report` wrote, and the finding."""
 
-    Attributes:
-        finding: The first sentence of the page.
-        page: The path of the page.
-        others: The paths of figures and CSV files.
-    """
-
-    finding: str
-    page: Path
-    others: list[Path]
+    finding: str  # the first sentence of the page
+    page: Path  # the path of the page
+    others: list[Path]  # the paths of figures and CSV files
 
 
 def write_report(
@@ -534,7 +531,7 @@ def write_report(
     csv: bool = False,
     download: bool = False,
     clock: Path | None = None,
-) -> Written:
+) -> WrittenReport:
     """Write the page of run folders, and figures and CSV files beside it.
 
     Args:
@@ -572,4 +569,4 @@ def write_report(
         known = experiment_targets(records).get(MAIN) if target is None else target
         chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
         others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
-    return Written(page.finding, path, others)
+    return WrittenReport(page.finding, path, others)

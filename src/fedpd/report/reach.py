@@ -27,22 +27,15 @@ USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
 
 
 class Reached(NamedTuple):
-    """The costs of a method to reach a target and to stay there.
+    """The costs of a method to reach a target and to stay there."""
 
-    Attributes:
-        seeds: The number of seeds that reached it and stayed.
-        costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
-        best: The best value of the seed whose best value is the worst; NaN if no value is finite.
-        at: The communications of that seed at that value.
-        work: The sample gradients of all agents per communication; see `local_work`.
-        improved: Whether that value is better than the one at the start. It may be so before any communication.
-    """
-
-    seeds: int
+    seeds: int  # the number of seeds that reached it and stayed
+    # mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it
     costs: dict[str, tuple[float, float, float]] | None
-    best: float
-    at: float
-    work: float = float("nan")
+    best: float  # the best value of the seed whose best value is the worst; NaN if no value is finite
+    at: float  # the communications of that seed at that value
+    work: float = float("nan")  # the sample gradients of all agents per communication; see `local_work`
+    # whether that value is better than the one at the start. It may be so before any communication
     improved: bool = False
 
 
@@ -220,7 +213,8 @@ def _outcome(found: Sequence[tuple[str, Reached]], quantity: str, target: float,
     others = spent[len(winners) :]
     said = f"{_listed(winners)} reached {what} {_spent(cost, fewest)}"
     if others:
-        said += f", the {_least(cost)}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"
+        least = "least time" if cost.unit == "s" else "fewest"
+        said += f", the {least}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"
         said += f", and {last[1]}, the last, {_factor(last[0], fewest, cost)}" if len(others) > 1 else ""
     if missed:
         who = _listed(missed) if len(missed) <= 3 else f"{len(missed)} of {len(found)} methods"
@@ -262,10 +256,6 @@ def _spent(cost: Column, number: float) -> str:
         return f"in {cost_text(cost, number)}" + (" on your network" if cost.name not in COSTS else "")
     words = {"samples": " sample gradients", "bytes": " of messages"}[cost.name]
     return f"with {cost_text(cost, number)}{words}"
-
-
-def _least(cost: Column) -> str:
-    return "least time" if cost.unit == "s" else "fewest"
 
 
 def _factor(number: float, fewest: float, cost: Column) -> str:

@@ -24,7 +24,7 @@ from fedpd.report.reach import best_text, reach
 
 ACCURACY = "test_accuracy"
 LONGEST_LABEL = 24
-Row = Sequence[str | Text]
+Cells = Sequence[str | Text]
 
 
 class PrintedTable(Table):
@@ -40,7 +40,7 @@ class PrintedTable(Table):
 def text_table(
     title: str,
     headings: Sequence[str],
-    rows: Iterable[Row],
+    rows: Iterable[Cells],
     *,
     right: Container[str] = (),
     whole: Container[str] = (),
@@ -50,13 +50,9 @@ def text_table(
     """Return a table for a terminal.
 
     Args:
-        title: The title above it.
-        headings: The headings of the columns.
-        rows: The cells.
         right: The headings of the columns that are aligned to the right.
         whole: Those of the columns that are never broken into lines.
         fold: Those of the columns whose words may be broken.
-        caption: The text below it.
     """
     table = PrintedTable(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in headings:
@@ -138,7 +134,7 @@ def target_table(results: Results, target: float) -> Table:
     entries, shown = entries_of(results), ("communications", "samples", "bytes")
     found = [(entry, reach(entry, MAIN, target)) for entry in entries]
     reached = [(entry, met.costs) for entry, met in found if met.costs is not None]
-    rows: list[Row] = [
+    rows: list[Cells] = [
         (Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
         for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0])
     ]
@@ -148,7 +144,7 @@ def target_table(results: Results, target: float) -> Table:
 
 
 def _method_table(
-    title: str, entries: Sequence[Entry], numbers: Sequence[str], rows: Sequence[Row], crowded: bool = False
+    title: str, entries: Sequence[Entry], numbers: Sequence[str], rows: Sequence[Cells], crowded: bool = False
 ) -> Table:
     """Return a table with one row per method, and a caption if their local work differs.
 

@@ -27,15 +27,10 @@ BANDS = (  # the colour of each octave on a light page, from the largest saving 
 
 
 class Family(NamedTuple):
-    """A family of quadratics, for one map.
+    """A family of quadratics, for one map."""
 
-    Attributes:
-        name: The title of its panels.
-        hessians: The Hessians of the f_i (N, d, d).
-    """
-
-    name: str
-    hessians: np.ndarray
+    name: str  # the title of its panels
+    hessians: np.ndarray  # the Hessians of the f_i (N, d, d)
 
 
 def example_families() -> list[Family]:
@@ -61,7 +56,6 @@ def skipping_map_figure(
     Args:
         families: The quadratics; None: `example_families()`.
         etas: Values of eta L, where L is the largest eigenvalue of a family.
-        stretches: Values of k.
     """
     families = example_families() if families is None else families
     figure = Figure(figsize=(3.6 * len(families) + 1.4, 7.2), layout="constrained")
@@ -111,9 +105,7 @@ def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np
     """Return the paper's Figure 1, p against epsilon/delta^2: its rule, two approximations, and the guaranteed p.
 
     Args:
-        L: The smoothness.
         eta: The penalty parameter; None: the paper's choice, half the bound of Theorem 1.
-        ratios: Values of epsilon/delta^2.
     """
     eta = max_eta(L) / 2 if eta is None else eta
     curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)

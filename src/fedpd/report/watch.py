@@ -40,7 +40,7 @@ from fedpd.engine.views.entries import (
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
 from fedpd.report.page_data import is_drawable, page_data, thinned
-from fedpd.report.pages import package_text, plotly_script
+from fedpd.report.pages import experiment_targets, package_text, plotly_script
 
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of Unicode's braille patterns
 
@@ -110,14 +110,7 @@ POINTS = 400  # of a curve
 
 
 def watch(folder: Path, console: Console, *, once: bool = False, every: float = 1.0) -> None:
-    """Show a run folder until the run is finished or Ctrl-C is pressed.
-
-    Args:
-        folder: The run folder.
-        console: The terminal.
-        once: Whether to show the current state and return.
-        every: The refresh interval in seconds.
-    """
+    """Show a run folder until the run is finished or Ctrl-C is pressed."""
     record = read(folder)
     if once or record.finished:
         console.print(view(record, console.width))
@@ -217,14 +210,7 @@ FILES = {"live.js": "text/javascript", "page.css": "text/css"}
 
 
 def serve(folder: Path, host: str, port: int, every: float) -> None:
-    """Serve the live page of a run folder until Ctrl-C.
-
-    Args:
-        folder: The folder.
-        host: The address on which it listens.
-        port: The port.
-        every: The refresh interval in seconds.
-    """
+    """Serve the live page of a run folder until Ctrl-C."""
     check_served(folder)
     try:
         with suppress(KeyboardInterrupt):
@@ -242,14 +228,7 @@ def check_served(folder: Path) -> None:
 
 
 def server(find: FindState, host: str, port: int, every: float) -> "uvicorn.Server":
-    """Return the server of the page.
-
-    Args:
-        find: Returns what the page shows now, as `state` does.
-        host: The address on which it listens.
-        port: The port.
-        every: The refresh interval in seconds.
-    """
+    """Return the server of the page; `find` returns what it shows now, as `state` does."""
     with extra("web", "The live page"):
         import uvicorn
     page = application(find, host, every)
@@ -306,9 +285,10 @@ def state(folder: Path) -> dict[str, Any]:
     except FedpdError as error:  # e.g. a folder that was removed meanwhile
         return {"name": folder.name, "problem": str(error)}
     shown = [entry for entry in record.entries if is_drawable(entry)]
-    curves = page_data(shown) if shown else {}
+    curves = page_data(shown, experiment_targets([record])) if shown else {}
     progress = [_progress(entry) for entry in record.entries]
-    found = {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record)}
+    progress += [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
+    found = {"name": record.name, "finished": record.finished, "progress": progress}
     return EMPTY | found | curves | ({} if record.replies is None else _clients(record, record.replies))
 
 
@@ -346,10 +326,6 @@ def _measured(record: Record, client: str) -> str:
     """Return what a client measured on its own data at the newest evaluation."""
     own = record.by_client.get(client, {})
     return ", ".join(f"{column_of(name).words} {value_text(column_of(name), value)}" for name, value in own.items())
-
-
-def _waiting(record: Record) -> list[dict[str, Any]]:
-    return [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
 
 
 async def _changes(find: FindState, every: float) -> AsyncIterator[str]:

@@ -8,7 +8,6 @@ methods. DIR/tuned.json keeps the tuned methods, so that they are not tuned agai
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,10 +44,10 @@ Costs = dict[str, float]  # the costs to the target; NaN if the run did not reac
 
 def better(session: Session) -> Findings:
     """Compare the costs to 1e-10 with the paper's step sizes, with tuned ones, and with advised ones."""
-    plan, results = run_file(session, "better")
+    experiment, results = run_file(session, "better")
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
-    tuned = _tuned(session, plan.problem)
-    advised = advise(plan.problem, TARGET, progress=session.on_progress)
+    tuned = _tuned(session, experiment.problem)
+    advised = advise(experiment.problem, TARGET, progress=session.on_progress)
     advice = advised.recommended or advised.failed[-1]
     rows = [(label, before.get(label), one["costs"], step_text(label, one["table"])) for label, one in tuned.items()]
     rows.sort(key=lambda row: (math.isnan(row[2]["communications"]), row[2]["communications"]))
@@ -79,7 +78,7 @@ def better(session: Session) -> Findings:
         ),
     ]
     papers_run = results["FedPD-GD"]._replace(label="FedPD-GD, the paper's step")
-    shown = [papers_run, *_reruns(plan.problem, tuned)]
+    shown = [papers_run, *_reruns(experiment.problem, tuned)]
     title = (
         f"FedPD-GD reaches ‖∇f‖² ≤ {TARGET:g} with {best:.0f} communications at its best step size, and with "
         f"{papers:.0f} at the paper's; methods without a correction stop at an error floor"
@@ -127,13 +126,9 @@ def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
             problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.on_progress
         )
         known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.values))}
-        _save(path, known)
+        with replace_file(path) as file:
+            file.write(json.dumps(known, indent=1).encode())
     return known
-
-
-def _save(path: Path, known: Mapping[str, Any]) -> None:
-    with replace_file(path) as file:
-        file.write(json.dumps(known, indent=1).encode())
 
 
 def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:

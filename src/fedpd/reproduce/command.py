@@ -24,15 +24,10 @@ from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
 
 
 class Item(NamedTuple):
-    """A figure, table or claim of the paper.
+    """A figure, table or claim of the paper."""
 
-    Attributes:
-        title: A description of the item.
-        run: The function that measures it.
-    """
-
-    title: str
-    run: Callable[[Session], Findings]
+    title: str  # a description of the item
+    run: Callable[[Session], Findings]  # the function that measures it
 
 
 ITEMS: dict[str, Item] = {  # in the order of the paper; figures have the numbers of the journal version
@@ -60,27 +55,16 @@ RESULTS = "reproduction.json"
 
 
 class Reproduction(NamedTuple):
-    """The result of one item.
+    """The result of one item."""
 
-    Attributes:
-        name: Its name on the command line.
-        title: A description of the item.
-        verdict: Whether it was reproduced.
-        scale: The size of the runs, if it differs from the paper's.
-        seconds: The wall time in seconds.
-        checks: The comparisons that the verdict follows from.
-        table: More numbers, headings first.
-        against: What the checks compare with: "published", or "expected" if nothing was published.
-    """
-
-    name: str
-    title: str
-    verdict: Verdict
-    scale: str
-    seconds: float
-    checks: list[Check]
-    table: Rows = ()
-    against: str = "published"
+    name: str  # its name on the command line
+    title: str  # a description of the item
+    verdict: Verdict  # whether it was reproduced
+    scale: str  # the size of the runs, if it differs from the paper's
+    seconds: float  # the wall time in seconds
+    checks: list[Check]  # the comparisons that the verdict follows from
+    table: Rows = ()  # more numbers, headings first
+    against: str = "published"  # what the checks compare with: "published", or "expected" if nothing was published
 
 
 def wanted_items(names: Sequence[str]) -> list[str]:
@@ -142,8 +126,9 @@ def save(out: Path, one: Reproduction) -> None:
     """Add an item to the results in this folder."""
     stored = {item.name: item for item in load(out)} | {one.name: one}
     ordered = [stored[name] for name in ITEMS if name in stored]
+    plain = [item._asdict() | {"checks": [check._asdict() for check in item.checks]} for item in ordered]
     with replace_file(out / RESULTS) as file:
-        file.write(json.dumps({"fedpd": __version__, "items": [_plain(item) for item in ordered]}, indent=1).encode())
+        file.write(json.dumps({"fedpd": __version__, "items": plain}, indent=1).encode())
     with replace_file(out / "reproduction.md") as file:
         file.write(markdown(ordered, out).encode())
 
@@ -160,10 +145,6 @@ def load(out: Path) -> list[Reproduction]:
         raise FedpdError(
             f"{path}: is not a file of fedpd reproduce ({error}). Remove it, or give another --out."
         ) from None
-
-
-def _plain(item: Reproduction) -> dict[str, Any]:
-    return item._asdict() | {"checks": [check._asdict() for check in item.checks]}
 
 
 def _reproduction(item: dict[str, Any]) -> Reproduction:
@@ -218,16 +199,25 @@ def checks_table(item: Reproduction) -> Table:
 
 def markdown(items: Sequence[Reproduction], folder: Path) -> str:
     """Return Markdown with all verdicts, then each item with its checks, reasons and figure."""
-    listed = [(f"[{item.name}](#{_anchor(item.name)})", item.title, item.verdict) for item in items]
+    listed = [(f"[{item.name}](#{item.name.replace('.', '')})", item.title, item.verdict) for item in items]
     parts = [f"# The paper, reproduced\n\n{RULES}\n", markdown_table(("item", "what", "verdict"), listed)]
     for item in items:
         parts.append(f"## {item.name}\n\n{_sentence(item.title)} **{_sentence(item.verdict)}**\n")
         parts += [f"Scale: {item.scale}.\n"] if item.scale else []
-        parts.append(markdown_table(("check", item.against, "measured", "outcome", "why"), item.checks))
+        parts.append(markdown_table(("check", item.against, "measured", "outcome", "why"), _reasons_once(item.checks)))
         parts += [markdown_table(item.table[0], item.table[1:])] if item.table else []
         if (folder / f"{item.name}.png").exists():
             parts.append(f"![{item.title}]({item.name}.png)\n")
     return "\n".join(parts)
+
+
+def _reasons_once(checks: Sequence[Check]) -> list[Check]:
+    """Return checks whose reason is "as above" if it is that of the check before."""
+    before = ["", *(check.why for check in checks)]
+    return [
+        check._replace(why="as above") if check.why and check.why == last else check
+        for check, last in zip(checks, before, strict=False)
+    ]
 
 
 def rows_table(item: Reproduction) -> Table:
@@ -239,7 +229,3 @@ def rows_table(item: Reproduction) -> Table:
 
 def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
-
-
-def _anchor(name: str) -> str:
-    return name.replace(".", "")

@@ -34,17 +34,11 @@ SCALE = (
 
 
 class Curve(NamedTuple):
-    """The published values of one curve.
+    """The published values of one curve."""
 
-    Attributes:
-        at: Numbers of communications.
-        values: ||grad f||^2 at each of them.
-        why: The settings that reproduce it.
-    """
-
-    at: list[int]
-    values: list[float]
-    why: str
+    at: list[int]  # numbers of communications
+    values: list[float]  # ||grad f||^2 at each of them
+    why: str  # the settings that reproduce it
 
 
 def published(name: str) -> dict[str, Curve]:
@@ -136,13 +130,7 @@ def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Chec
 
 
 def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result | Entry], title: str) -> Figure:
-    """Draw measured curves as lines, with thin lines for further seeds, and published values as dots.
-
-    Args:
-        curves: The published curves by label.
-        shown: The measured ones, in the same order.
-        title: The title.
-    """
+    """Draw measured curves as lines, with thin lines for further seeds, and published values as dots."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     named = []

@@ -100,8 +100,8 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
 def _run(session: Session, name: str, rounds: int) -> tuple[dict[str, Result], str]:
     """Run the figure's methods, and return the results and a sentence that names the data."""
     problem = _generated() if session.data is None else _given(session.data)
-    plan, results = run_file(session, name, {"problem": problem, "rounds": rounds})
-    built = plan.problem
+    experiment, results = run_file(session, name, {"problem": problem, "rounds": rounds})
+    built = experiment.problem
     size = f"{built.agents} agents, {built.samples:,} samples, {built.dimension:,} parameters, {rounds} rounds"
     return results, f"{_title(session)}: {size}" + ("" if session.data else f". {GET}")
 

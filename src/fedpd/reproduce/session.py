@@ -19,8 +19,8 @@ from fedpd.base.progress import Event, StepFunction
 from fedpd.engine.views.drawing import clear_frame, line_style, line_styles
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.style import style_of
-from fedpd.experiments import experiment, run_folder, runner
-from fedpd.experiments.experiment import Experiment
+from fedpd.experiments import run_folder, runner
+from fedpd.experiments.experiment import Experiment, parse
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import figure
 from fedpd.reproduce.verdict import Check
@@ -33,37 +33,22 @@ PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Session(NamedTuple):
-    """The folder, the data and the progress function of a reproduction.
+    """The folder, the data and the progress function of a reproduction."""
 
-    Attributes:
-        folder: The folder for results and runs.
-        on_progress: Called with the progress.
-        data: The user's handwriting data, for Figures 3 to 5.
-    """
-
-    folder: Path
-    on_progress: StepFunction
-    data: Path | None = None
+    folder: Path  # the folder for results and runs
+    on_progress: StepFunction  # called with the progress
+    data: Path | None = None  # the user's handwriting data, for Figures 3 to 5
 
 
 class Findings(NamedTuple):
-    """The results of an item.
+    """The results of an item."""
 
-    Attributes:
-        checks: The comparisons that its verdict follows from.
-        scale: The size of the runs, if it differs from the paper's.
-        figure: Its figure.
-        table: More numbers, headings first.
-        against: What the checks compare with: "published", or "expected" if nothing was published.
-        shown: The runs that the figure shows, if it shows runs.
-    """
-
-    checks: list[Check]
-    scale: str = ""
+    checks: list[Check]  # the comparisons that its verdict follows from
+    scale: str = ""  # the size of the runs, if it differs from the paper's
     figure: Figure | None = None
-    table: Rows = ()
-    against: str = "published"
-    shown: Sequence[Result] = ()
+    table: Rows = ()  # more numbers, headings first
+    against: str = "published"  # what the checks compare with: "published", or "expected" if nothing was published
+    shown: Sequence[Result] = ()  # the runs that the figure shows, if it shows runs
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:
@@ -78,9 +63,6 @@ def run_file(
     """Run an item's experiment file, or resume it, and return the experiment and its results by label.
 
     Args:
-        session: The session.
-        name: The name of the file.
-        values: Values for the placeholders of the file.
         into: The name of the run folder, if a file is run with several values.
 
     Raises:
@@ -97,16 +79,16 @@ def run_file(
             f"{folder}: holds a run of another experiment file, and fedpd does not mix runs. "
             "Give another --out, or remove the folder."
         )
-    plan = experiment.parse(text)
-    rounds = plan.settings.rounds
+    experiment = parse(text)
+    rounds = experiment.settings.rounds
 
     def listen(event: Event) -> None:
         session.on_progress(f"{into} {event.what}", int(event.done), rounds)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # the theorem does not cover the paper's own steps
-        found = runner.run(plan, folder, listen)
-    return plan, {result.label: result for result in found}
+        found = runner.run(experiment, folder, listen)
+    return experiment, {result.label: result for result in found}
 
 
 def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, against: str = "communications") -> Figure:
@@ -117,14 +99,7 @@ def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, agai
 Points = Sequence[tuple[float, float]]
 
 
-def lines_figure(
-    lines: Mapping[str, Points],
-    points: Points,
-    x: str,
-    y: str,
-    *,
-    points_label: str = "",
-) -> Figure:
+def lines_figure(lines: Mapping[str, Points], points: Points, x: str, y: str, *, points_label: str = "") -> Figure:
     """Draw formulas as lines by label, and measurements as points, on logarithmic axes.
 
     Lines of different methods have the methods' styles.

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpd import algorithms, oracles, problems, simulate, theory
 from fedpd.core import Oracle, Problem
-from fedpd.experiments import experiment
+from fedpd.experiments.experiment import parse
 from fedpd.experiments.runner import Result
 from fedpd.problems.hard_instance import PSI_1, initial_gap
 from fedpd.report.figures import comparison_figure
@@ -43,8 +43,8 @@ def running_means(stationarity: np.ndarray) -> np.ndarray:
 
 def theorem_1(session: Session) -> Findings:
     """Check case I of Theorem 1 on quadratics, and from a minimiser."""
-    plan, results = run_file(session, "theorem1")
-    problem = plan.problem
+    experiment, results = run_file(session, "theorem1")
+    problem = experiment.problem
     gap = theory.objective(problem, problem.start) - theory.objective(problem, problem.answer.minimiser)
     gradients = float(np.mean(np.sum(problem.data["linear"] ** 2, axis=-1)))  # grad f_i(0) = -c_i
     checks: list[Check] = []
@@ -71,7 +71,7 @@ def theorem_3(session: Session) -> Findings:
     """Check Theorem 3 on logistic regression, and from a minimiser."""
     schedule = (ITERATIONS, REFRESH, 1)
     steps: dict[str, Any] = {"iterations": ITERATIONS, "refresh": REFRESH}
-    problem = experiment.parse(experiment_text("theorem3", steps | {"eta": 1.0, "gamma": 1.0})).problem
+    problem = parse(experiment_text("theorem3", steps | {"eta": 1.0, "gamma": 1.0})).problem
     L = theory.smoothness_constants(problem).per_sample or math.inf
     eta = 0.9 * vr.max_eta(L, *schedule)
     gamma = vr.SAFE_GAMMA * eta
@@ -152,7 +152,8 @@ def claim_1(session: Session) -> Findings:
     printed = gap * AGENTS / (10 * math.pi**2 * EPSILON)  # L = 1
     corrected = gap / (2 * math.pi**2 * AGENTS * EPSILON) - PSI_1 * AGENTS / 2
     fewest = min(reached, default=math.inf)
-    each = ", ".join(f"{label}: {_count(number)}" for label, number in needed.items())
+    told = {label: f"not in {ROUNDS}" if math.isnan(number) else f"{number:.0f}" for label, number in needed.items()}
+    each = ", ".join(f"{label}: {words}" for label, words in told.items())
     checks = [
         Check(
             f"no method reaches epsilon in fewer than T = {LINKS} communications, N = {AGENTS}",
@@ -229,10 +230,6 @@ def _gradient(result: Result) -> Check:
         f"f = 0 on the printed example, so that every point is stationary. With mu = (Q-1) eta/2 = {mu:g}, f has a "
         "minimiser and the gradient diverges.",
     )
-
-
-def _count(number: float) -> str:
-    return f"not in {ROUNDS}" if math.isnan(number) else f"{number:.0f}"
 
 
 CHAIN_AGENTS, CHAINS = 2, (8, 16, 32, 64)  # the instances of Table 1, by their links

@@ -39,21 +39,13 @@ class Verdict(StrEnum):
 
 
 class Check(NamedTuple):
-    """One comparison of a published with a measured value.
+    """One comparison of a published with a measured value."""
 
-    Attributes:
-        what: What is compared.
-        published: The published value, in words.
-        measured: The measured value, in words.
-        outcome: Whether they agree.
-        why: Why they differ, or what the correction is.
-    """
-
-    what: str
-    published: str
-    measured: str
-    outcome: Outcome
-    why: str = ""
+    what: str  # what is compared
+    published: str  # the published value, in words
+    measured: str  # the measured value, in words
+    outcome: Outcome  # whether they agree
+    why: str = ""  # why they differ, or what the correction is
 
 
 def judge(checks: Iterable[Check], against: str = "published") -> Verdict:

@@ -32,7 +32,7 @@ from fedpd.engine.simulate import simulate
 from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
 from fedpd.problems.logistic import is_penalized_logistic
-from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, rise_text
+from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, model_bytes, rise_text
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
@@ -163,16 +163,14 @@ def advise(
 ) -> Advice:
     """Measure L and delta, and return settings of FedPD that reach ||grad f||^2 <= epsilon, with their costs.
 
+    `participation`, `cohort`, `sampling` and `stragglers` are as for `simulate`, in the trials.
+
     Args:
         problem: The problem.
         epsilon: The target for ||grad f||^2.
         floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
         pilot: The number of rounds of each trial, at most.
         progress: A function of (name of the step, done, total).
-        participation: Who takes part in a round of the trial, as for `simulate`.
-        stragglers: The probability that an agent does only some of its local steps in a round of the trial.
-        cohort: The number of agents in a round of the trial, instead of `participation`.
-        sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
         The constants of the problem, a guaranteed setting, a recommended one if a trial reached epsilon, an untuned one
@@ -236,11 +234,7 @@ def advise(
 
 
 def feature_sizes(problem: Problem) -> tuple[float, float] | None:
-    """Return the smallest and the largest root mean square of a feature, without those that are 0; None: no features.
-
-    Args:
-        problem: A classification problem, or logistic regression.
-    """
+    """Return the smallest and the largest root mean square of a feature, without those of 0; None: no features."""
     x = problem.data.get("x") if isinstance(problem.data, dict) else None
     x = problem.data if is_penalized_logistic(problem) else x
     if x is None or x.dtype.kind != "f" or x.ndim < 3:
@@ -272,10 +266,7 @@ def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], 
     """Return trials with eta = 1/L, 1/(4L) and so on, up to the first that makes progress.
 
     Args:
-        failed: The setting with an eta that failed.
         L: The smoothness where the trials went.
-        trial: Runs a setting.
-        epsilon: The target.
     """
     eta, trials = failed.table["eta"], list[Setting]()
     for _ in range(RETRIES):
@@ -327,7 +318,7 @@ def _guaranteed(
         rounds,
         communications,
         float(rounds) * iterations * problem.samples,
-        communications * 2 * problem.agents * _model_bytes(problem),
+        communications * 2 * problem.agents * model_bytes(problem),
         None,
         f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}"
         + (
@@ -378,7 +369,3 @@ def _how(table: dict[str, Any], run: Run, reached: bool, ended: float) -> str:
     if ended > STALLED:
         return f"{kind}; its trial made NO PROGRESS: ||grad f||^2 = {first:.1e} became {last:.1e} in {rounds} rounds"
     return f"{kind}; its trial reached ||grad f||^2 = {last:.1e} after {rounds} rounds, and needs more"
-
-
-def _model_bytes(problem: Problem) -> int:
-    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))

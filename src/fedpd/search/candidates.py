@@ -42,27 +42,16 @@ SAME_KEYS = (*WORK, "momentum", "weight_decay", "clip")  # of `oracles.sgd` and 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """The work of an agent in a round: Q steps, or passes over its own samples. All methods of a comparison do this.
+    """The work of an agent in a round: Q steps, or passes over its own samples. All methods of a comparison do this."""
 
-    Attributes:
-        batch: Samples per step; None: all samples of the agent.
-        iterations: Q, the local steps; None: they follow from `epochs`.
-        epochs: Passes over the agent's samples; None: the steps are `iterations`.
-        decay: The factor on the step size from one round to the next.
-        momentum: Of the local steps; it starts again in every round.
-        weight_decay: The weight of the model in its gradient.
-        clip: The largest norm of a local gradient; None: any.
-        steps: The local steps of a round, the mean over agents.
-    """
-
-    batch: int | None
-    iterations: int | None
-    epochs: int | None
-    decay: float
-    momentum: float
-    weight_decay: float
-    clip: float | None
-    steps: float
+    batch: int | None  # samples per step; None: all samples of the agent
+    iterations: int | None  # Q, the local steps; None: they follow from `epochs`
+    epochs: int | None  # passes over the agent's samples; None: the steps are `iterations`
+    decay: float  # the factor on the step size from one round to the next
+    momentum: float  # of the local steps; it starts again in every round
+    weight_decay: float  # the weight of the model in its gradient
+    clip: float | None  # the largest norm of a local gradient; None: any
+    steps: float  # the local steps of a round, the mean over agents
 
     @property
     def words(self) -> str:
@@ -109,16 +98,8 @@ def make_work(
     """Return the local work of a comparison.
 
     Args:
-        problem: The problem.
         smooth: Whether full gradients are the usual choice if nothing is given, because the criterion is the
             stationarity; otherwise the usual choice is one pass in batches.
-        batch: Samples per step; None: all of them, or BATCH with `epochs`.
-        iterations: The local steps; None: by `epochs`.
-        epochs: Passes over each agent's own samples; None: by `iterations`.
-        decay: The factor on the step size from one round to the next.
-        momentum: Of the local steps.
-        weight_decay: The weight of the model in its gradient.
-        clip: The largest norm of a local gradient.
     """
     if iterations is not None and epochs is not None:
         refuse("epochs", epochs, f"iterations = {iterations} is given too", "Give one of them")
@@ -138,17 +119,11 @@ def make_work(
 
 
 class Axis(NamedTuple):
-    """The values of one setting: a list, or a ladder without ends whose rungs are a factor of sqrt(2) apart.
+    """The values of one setting: a list, or a ladder without ends whose rungs are a factor of sqrt(2) apart."""
 
-    Attributes:
-        first: The value with which a search begins.
-        values: The list; None: a ladder.
-        below_one: Whether the ladder is of 1 - value, as for momentum.
-    """
-
-    first: Any
-    values: tuple[Any, ...] | None = None
-    below_one: bool = False
+    first: Any  # the value with which a search begins
+    values: tuple[Any, ...] | None = None  # the list; None: a ladder
+    below_one: bool = False  # whether the ladder is of 1 - value, as for momentum
 
     @property
     def start(self) -> int:
@@ -174,18 +149,12 @@ class Axis(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A method to search and compare.
+    """A method to search and compare."""
 
-    Attributes:
-        label: Its name in tables and figures.
-        build: Returns the method with values of the settings, by the names of the axes.
-        axes: The settings to search; {}: nothing.
-        around: Returns the method as it runs, with the mean of the comparison.
-    """
-
-    label: str
-    build: Builder
-    axes: dict[str, Axis]
+    label: str  # its name in tables and figures
+    build: Builder  # returns the method with values of the settings, by the names of the axes
+    axes: dict[str, Axis]  # the settings to search; {}: nothing
+    # returns the method as it runs, with the mean of the comparison
     around: Callable[[Method], Method] = lambda method: method
 
     def method(self, places: Sequence[int]) -> Method:
@@ -201,25 +170,16 @@ class Candidate(NamedTuple):
         return {name: axis.value(place) for (name, axis), place in zip(self.axes.items(), places, strict=True)}
 
 
-class Setting(NamedTuple):
-    """The comparison that candidates are made for.
+class Conditions(NamedTuple):
+    """The comparison that candidates are made for."""
 
-    Attributes:
-        work: The local work.
-        agents: N.
-        cohort: The agents of a round.
-        L: Returns the smoothness, which is measured only if a method needs it.
-        ranges: Lists of values by the name of a setting, or by a method's label and the name.
-        rounds: The rounds of a run, for schedules that end with it.
-        weights: "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean.
-    """
-
-    work: LocalWork
-    agents: int
-    cohort: int
-    L: Callable[[], float]
-    ranges: Mapping[str, Any]
-    rounds: int
+    work: LocalWork  # the local work
+    agents: int  # N
+    cohort: int  # the agents of a round
+    L: Callable[[], float]  # returns the smoothness, which is measured only if a method needs it
+    ranges: Mapping[str, Any]  # lists of values by the name of a setting, or by a method's label and the name
+    rounds: int  # the rounds of a run, for schedules that end with it
+    # "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean
     weights: Literal["samples"] | None = None
 
     def weighted(self, method: Method) -> Method:
@@ -256,12 +216,10 @@ def _listed(values: Sequence[Any]) -> Axis:
     return Axis(ordered[len(ordered) // 2] if numbers else ordered[0], ordered)
 
 
-def make_candidates(methods: Sequence[str] | Listed, setting: Setting, own_work: bool) -> list[Candidate]:
+def make_candidates(methods: Sequence[str] | Listed, conditions: Conditions, own_work: bool) -> list[Candidate]:
     """Return the methods of a comparison.
 
     Args:
-        methods: Names, or functions, methods and tables by their labels.
-        setting: What they are made for.
         own_work: Whether a name without a rule for any local work may bring its own, that of its card.
 
     Raises:
@@ -270,14 +228,14 @@ def make_candidates(methods: Sequence[str] | Listed, setting: Setting, own_work:
     if isinstance(methods, str):
         refuse("methods", methods, "must be a list of names", f"Give e.g. [{methods!r}]")
     if isinstance(methods, Mapping):
-        found = [_from_source(str(label), source, setting, own_work) for label, source in methods.items()]
+        found = [_from_source(str(label), source, conditions, own_work) for label, source in methods.items()]
     else:
-        found = [_from_name(name, setting, own_work) for name in methods]
-    found = [one._replace(around=setting.weighted) for one in found]
+        found = [_from_name(name, conditions, own_work) for name in methods]
+    found = [one._replace(around=conditions.weighted) for one in found]
     labels = [one.label for one in found]
     if not found or len(set(labels)) < len(found):
         refuse("methods", labels, "must hold at least one method, and each once", "Leave it out for the usual ones")
-    unknown = [name for name, value in setting.ranges.items() if not _is_used(name, value, found)]
+    unknown = [name for name, value in conditions.ranges.items() if not _is_used(name, value, found)]
     if unknown:
         known = dict.fromkeys(axis for one in found for axis in one.axes)
         refuse("ranges", unknown[0], "is not a setting of any method", nearest(unknown[0], [*known, *labels]))
@@ -290,43 +248,43 @@ def _is_used(name: str, value: Any, found: Sequence[Candidate]) -> bool:
     return any(name in one.axes for one in found)
 
 
-def _from_source(label: str, source: Any, setting: Setting, own_work: bool) -> Candidate:
+def _from_source(label: str, source: Any, conditions: Conditions, own_work: bool) -> Candidate:
     if isinstance(source, Method):
         return Candidate(label, lambda: source, {})
     if isinstance(source, Mapping):
         source = FromTable(source)
     if isinstance(source, FromTable):
-        return _from_table(label, source, setting)
+        return _from_table(label, source, conditions)
     if isinstance(source, str):
-        return _from_name(source, setting, own_work)._replace(label=label)
+        return _from_name(source, conditions, own_work)._replace(label=label)
     if not callable(source):
         remedy = "Give a function, e.g. lambda step: algorithms.fedavg(...), or a method"
         refuse(f"methods[{label!r}]", source, "is not a function that makes a method", remedy)
-    return _from_function(label, source, setting)
+    return _from_function(label, source, conditions)
 
 
-def _from_function(label: str, function: Builder, setting: Setting) -> Candidate:
+def _from_function(label: str, function: Builder, conditions: Conditions) -> Candidate:
     """Return the candidate of a function. Its arguments are searched, except those that the comparison gives it."""
-    work, parameters = setting.work, inspect.signature(function).parameters
+    work, parameters = conditions.work, inspect.signature(function).parameters
     known = {
         "batch": work.batch,
         "iterations": work.iterations,
         "epochs": work.epochs,
-        "agents": setting.agents,
-        "cohort": setting.cohort,
+        "agents": conditions.agents,
+        "cohort": conditions.cohort,
     }
     fixed = {name: value for name, value in known.items() if name in parameters}
     usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
     axes = {}
     if {"oracle", "step"} & set(parameters):
-        first = usual["step"] if "step" in usual else setting.first_step()
-        axes["step"] = setting.axis(label, "step", first)
+        first = usual["step"] if "step" in usual else conditions.first_step()
+        axes["step"] = conditions.axis(label, "step", first)
     for name, parameter in parameters.items():
         if name in (*fixed, *axes, "oracle") or parameter.kind is parameter.VAR_KEYWORD:
             continue
         first = usual.get(name, 1.0)
-        if isinstance(first, float) or setting.is_listed(label, name):  # a count or a word keeps its default
-            axes[name] = setting.axis(label, name, first)
+        if isinstance(first, float) or conditions.is_listed(label, name):  # a count or a word keeps its default
+            axes[name] = conditions.axis(label, name, first)
 
     def build(**point: Any) -> Method:
         given = {name: value for name, value in point.items() if name in parameters}
@@ -337,7 +295,7 @@ def _from_function(label: str, function: Builder, setting: Setting) -> Candidate
     return Candidate(label, build, axes)
 
 
-def _from_table(label: str, source: FromTable, setting: Setting) -> Candidate:
+def _from_table(label: str, source: FromTable, conditions: Conditions) -> Candidate:
     plain = {key: value for key, value in source.table.items() if key != "label"}
     axes = {".".join(path): _listed(values) for path, values in _lists(plain)}
 
@@ -345,7 +303,7 @@ def _from_table(label: str, source: FromTable, setting: Setting) -> Candidate:
         chosen = plain
         for name, value in point.items():
             chosen = _with_value(chosen, name.split("."), value)
-        return build_algorithm(chosen, setting.rounds, f"[[algorithm]] {label}", source.find)
+        return build_algorithm(chosen, conditions.rounds, f"[[algorithm]] {label}", source.find)
 
     return Candidate(label, build, axes)
 
@@ -384,20 +342,20 @@ def factory_name(name: str) -> str:
     return refuse("methods", name, "there is no such method", nearest(name, [*algorithms.__all__, *variants()]))
 
 
-def _from_name(name: str, setting: Setting, own_work: bool) -> Candidate:
+def _from_name(name: str, conditions: Conditions, own_work: bool) -> Candidate:
     """Return the candidate of a name: with the local work of the comparison, or else by the rule of its card."""
     known = factory_name(name)
     try:
-        found = _with_equal_work(name, known, setting)
+        found = _with_equal_work(name, known, conditions)
         found.method([axis.start for axis in found.axes.values()])
     except FedpdError:
         if not own_work:
             raise
-        return _by_rule(name, known, setting)
+        return _by_rule(name, known, conditions)
     return found
 
 
-def _with_equal_work(name: str, known: str, setting: Setting) -> Candidate:
+def _with_equal_work(name: str, known: str, conditions: Conditions) -> Candidate:
     factory, card = getattr(algorithms, known), cards()[known]
     parameters = inspect.signature(factory).parameters
     required = {key for key, one in parameters.items() if one.default is one.empty} - {"oracle", "step", *WORK}
@@ -406,18 +364,18 @@ def _with_equal_work(name: str, known: str, setting: Setting) -> Candidate:
     penalty = [key for key in required if key in PENALTIES]
     unknown = required - {*penalty, "cohort"}
     if not stepped or unknown or len(penalty) > 1 or (solver and "iterations" in parameters):
-        rule = f"fedpd does not know how to give it {setting.work.words}"
+        rule = f"fedpd does not know how to give it {conditions.work.words}"
         refuse("methods", name, rule, "Give a function that makes it: {label: lambda step: algorithms...}")
     untuned = "cohort" in parameters  # it finds its step sizes itself
-    given = _given_work(name, setting.work, parameters, untuned)
-    axes = {} if untuned else {"step": setting.axis(card.title, "step", setting.first_step())}
+    given = _given_work(name, conditions.work, parameters, untuned)
+    axes = {} if untuned else {"step": conditions.axis(card.title, "step", conditions.first_step())}
     if penalty:
-        first = FIRST_PENALTY if setting.work.batch is not None else 1.0
-        axes["penalty"] = setting.axis(card.title, "penalty", first)
+        first = FIRST_PENALTY if conditions.work.batch is not None else 1.0
+        axes["penalty"] = conditions.axis(card.title, "penalty", first)
     for key, values in card.search.items():
         usual = values if isinstance(values, float) else _listed(values)._replace(first=values[0])
-        axes[_searched(key)] = setting.axis(card.title, _searched(key), usual)
-    return Candidate(card.title, partial(_with_work, factory, setting, given, penalty), axes)
+        axes[_searched(key)] = conditions.axis(card.title, _searched(key), usual)
+    return Candidate(card.title, partial(_with_work, factory, conditions, given, penalty), axes)
 
 
 def _takes_oracle(parameters: Mapping[str, Any]) -> bool:
@@ -447,20 +405,17 @@ def _searched(key: str) -> str:
 
 
 def _with_work(
-    factory: Builder, setting: Setting, given: Mapping[str, Any], weight: Sequence[str], **point: Any
+    factory: Builder, conditions: Conditions, given: Mapping[str, Any], weight: Sequence[str], **point: Any
 ) -> Method:
     """Return a method with the local work of the comparison, and values of the settings that are searched.
 
     Args:
-        factory: The method's factory.
-        setting: What it is made for.
         given: The local work, if the method takes it as arguments of its own, not as an oracle.
         weight: The argument that is eta or 1/eta, if there is one.
-        point: The values of the settings.
     """
-    parameters, work, arguments = inspect.signature(factory).parameters, setting.work, dict(given)
+    parameters, work, arguments = inspect.signature(factory).parameters, conditions.work, dict(given)
     if "cohort" in parameters:
-        return factory(**arguments, **point, cohort=setting.cohort)
+        return factory(**arguments, **point, cohort=conditions.cohort)
     step = point.pop("step")
     if _takes_oracle(parameters):
         arguments["oracle"] = work.oracle(step)
@@ -474,12 +429,12 @@ def _with_work(
     return factory(**arguments, **point)
 
 
-def _by_rule(name: str, known: str, setting: Setting) -> Candidate:
+def _by_rule(name: str, known: str, conditions: Conditions) -> Candidate:
     """Return a method by the rule of its card, with the local work of that rule; the factor on its step is searched."""
     labels = {variant.label.lower(): variant for variant in cards()[known].variants}
     variant = labels.get(name.strip().lower(), cards()[known].variants[0])
 
     def build(scale: float) -> Method:
-        return variant.rule(setting.L(), setting.agents, scale)
+        return variant.rule(conditions.L(), conditions.agents, scale)
 
-    return Candidate(variant.label, build, {"scale": setting.axis(variant.label, "scale", 1.0)})
+    return Candidate(variant.label, build, {"scale": conditions.axis(variant.label, "scale", 1.0)})

@@ -408,9 +408,11 @@ def _verdict(
     if not above.any():
         times = bound[-1] / measured[-1] if measured[-1] > 0 else np.inf
         words = f"mean of ||grad f||^2 over {rounds[-1]} rounds = {measured[-1]:.3g} <= {bound[-1]:.3g}, the bound"
-        doubts = ["any eps_1" if name == "eps_1" else f"if {name} is right" for name in doubts]
-        also = f", for {' and '.join(doubts)}".replace("for if", "if") if doubts else ""
-        return "holds", f"{words}, which is {times:.2g} times larger, at every T{also}"
+        unsure = [name.replace("lower bound", "the lower bound") for name in doubts if name != "eps_1"]
+        also = ", for any eps_1" if "eps_1" in doubts else ""
+        also += f", if {' and '.join(unsure)} {'are' if len(unsure) > 1 else 'is'} right" if unsure else ""
+        larger = f"{float(f'{times:.2g}'):,g}" if times < 1e6 else f"{times:.1e}"
+        return "holds", f"{words}, which is {larger} times larger, at every T{also}"
     row = int(np.argmax(above))
     words = f"mean of ||grad f||^2 over {rounds[row]} rounds = {measured[row]:.3g} > {bound[row]:.3g}"
     if "eps_1" in doubts:

@@ -197,7 +197,9 @@ def compare(
     Examples:
         >>> from fedpd import compare, data, problems
         >>> problem = problems.penalized_logistic(*data.strongly_noniid(4, 20, 3))
-        >>> found = compare(problem, ["local_gd", "fedpd"], rounds=20, budget=4, seeds=[0], progress=False)
+        >>> found = compare(
+        ...     problem, ["local_gd", "fedpd"], rounds=20, budget=4, seeds=[0], progress=False
+        ... )
         >>> found.criterion, [one.label for one in found.methods]
         ('stationarity', ['Local GD', 'FedPD'])
     """

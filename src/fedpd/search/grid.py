@@ -29,37 +29,18 @@ MOST_POINTS = 100_000  # fedpd makes the method of every point before it runs an
 
 
 class Group(NamedTuple):
-    """Points that run at once, as variants of one program.
+    """Points that run at once, as variants of one program."""
 
-    Attributes:
-        members: The positions of the points in the grid.
-        methods: Their methods, which differ in numbers only; those that all of them share are static.
-        some: The forms of these methods for partial participation.
-        options: The participation and the stragglers of these points, if the grid has them.
-    """
-
-    members: list[int]
-    methods: list[Method]
-    some: list[Method]
-    options: Point
+    members: list[int]  # the positions of the points in the grid
+    methods: list[Method]  # their methods, which differ in numbers only; those that all of them share are static
+    some: list[Method]  # the forms of these methods for partial participation
+    options: Point  # the participation and the stragglers of these points, if the grid has them
 
 
-class PreparedGrid(NamedTuple):
-    """A grid, ready to run.
-
-    Attributes:
-        points: The points.
-        methods: The method of each point.
-        groups: The groups of points that run at once.
-    """
-
-    points: list[Point]
-    methods: list[Method]
-    groups: list[Group]
-
-
-def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
-    """Return the points of a grid with their methods, grouped into as few programs as possible."""
+def prepare_grid(
+    source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int
+) -> tuple[list[Point], list[Method], list[Group]]:
+    """Return the points of a grid, the method of each, and the groups that run at once, in as few as possible."""
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
     _check_run({name: grid[name] for name in run}, problem, rounds)
@@ -84,7 +65,7 @@ def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Pro
         for own in _grouped(options, members):
             chosen = {name: points[own[0]][name] for name in run}
             groups.append(Group(own, [whole[at[i]] for i in own], [some[at[i]] for i in own], chosen))
-    return PreparedGrid(points, methods, groups)
+    return points, methods, groups
 
 
 def _check(grid: Grid, static: Sequence[str]) -> None:

@@ -30,15 +30,10 @@ RUNGS = (4, 2, 1)  # of a search, which are factors of 4, 2 and sqrt(2) on a lad
 
 
 class Criterion(NamedTuple):
-    """The column that decides between settings and methods, and the target.
+    """The column that decides between settings and methods, and the target."""
 
-    Attributes:
-        column: The column of the history.
-        target: The value to reach with the fewest communications; None: the best value at the end decides.
-    """
-
-    column: Column
-    target: float | None
+    column: Column  # the column of the history
+    target: float | None  # the value to reach with the fewest communications; None: the best value at the end decides
 
     @property
     def words(self) -> str:
@@ -105,21 +100,13 @@ def _as_held(rows: Tree) -> Tree:
 
 
 class Try(NamedTuple):
-    """One setting of a method, and how it did: means over the seeds.
+    """One setting of a method, and how it did: means over the seeds."""
 
-    Attributes:
-        point: The values of the settings that are searched.
-        setting: The method with all its settings.
-        communications: Until the target; NaN if there is none, or a seed did not reach it.
-        value: The criterion at the end; infinitely bad if a seed diverged.
-        samples: Sample gradients of all agents together, in the whole run.
-    """
-
-    point: dict[str, Any]
-    setting: str
-    communications: float
-    value: float
-    samples: float
+    point: dict[str, Any]  # the values of the settings that are searched
+    setting: str  # the method with all its settings
+    communications: float  # until the target; NaN if there is none, or a seed did not reach it
+    value: float  # the criterion at the end; infinitely bad if a seed diverged
+    samples: float  # sample gradients of all agents together, in the whole run
 
     def rank(self, criterion: Criterion) -> tuple[float, float, float]:
         """Return a key that is smaller for a better try; the smaller cost decides a tie."""
@@ -130,21 +117,13 @@ class Try(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """Runs settings on one problem with some seeds, and judges them.
+    """Runs settings on one problem with some seeds, and judges them."""
 
-    Attributes:
-        problem: The problem, whose test samples are those that judge.
-        rounds: The rounds of a run.
-        seeds: The seeds.
-        criterion: What decides.
-        options: The other options of `simulate`.
-    """
-
-    problem: Problem
-    rounds: int
+    problem: Problem  # the problem, whose test samples are those that judge
+    rounds: int  # the rounds of a run
     seeds: tuple[int, ...]
-    criterion: Criterion
-    options: dict[str, Any] = field(default_factory=dict)
+    criterion: Criterion  # what decides
+    options: dict[str, Any] = field(default_factory=dict)  # the other options of `simulate`
 
     def run(self, method: Method, seed: int, checkpoints: Path | None = None) -> Run:
         """Return a run. No theorem covers most of them, and a divergence is a result, so nothing warns."""
@@ -187,21 +166,14 @@ def make_try(criterion: Criterion, point: dict[str, Any], method: Method, runs: 
 
 
 class Searched(NamedTuple):
-    """The tries of a method.
+    """The tries of a method."""
 
-    Attributes:
-        label: The method's label.
-        tries: The tries, in their order.
-        best: The number of the best try.
-        edges: The settings whose best value has no worse one beside it on both sides: the best may lie further out.
-        method: The method with the best setting.
-    """
-
-    label: str
-    tries: tuple[Try, ...]
-    best: int
+    label: str  # the method's label
+    tries: tuple[Try, ...]  # the tries, in their order
+    best: int  # the number of the best try
+    # the settings whose best value has no worse one beside it on both sides: the best may lie further out
     edges: tuple[str, ...]
-    method: Method
+    method: Method  # the method with the best setting
 
 
 Places = tuple[int, ...]
@@ -210,14 +182,7 @@ Places = tuple[int, ...]
 def search(
     candidate: Candidate, judged: Callable[[dict[str, Any], Method], Try], criterion: Criterion, budget: int
 ) -> Searched:
-    """Search the settings of a method with at most `budget` tries.
-
-    Args:
-        candidate: The method.
-        judged: Tries a setting.
-        criterion: What decides.
-        budget: The most tries.
-    """
+    """Search the settings of a method with at most `budget` tries; `judged` tries a setting."""
     axes = list(candidate.axes.values())
     best: Places = tuple(axis.start for axis in axes)
     tried: dict[Places, Try] = {}

@@ -95,21 +95,18 @@ def chosen_method(problem: Problem, room: float = ROOM) -> Method:
 
 def memory_for(problem: Problem, room: float = ROOM) -> int:
     """Return M, the outcomes, each with its secant pairs, of two models each, that `solve` keeps for each agent."""
-    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
-    return min(MEMORY, max(1, int(room / max(2 * (1 + PAIRS) * model * problem.agents, 1))))
+    return min(MEMORY, max(1, int(room / max(2 * (1 + PAIRS) * model_bytes(problem) * problem.agents, 1))))
+
+
+def model_bytes(problem: Problem) -> int:
+    """Return the bytes of a model."""
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
 
 
 def check_everyone(
     participation: Any = 1.0, stragglers: float = 0.0, cohort: int | None = None, sampling: str = "uniform"
 ) -> None:
-    """Refuse partial participation and stragglers: only with all agents does FedPD-M scale variables and descend.
-
-    Args:
-        participation: Who takes part in a round, as for `simulate`.
-        stragglers: The probability that an agent does only some of its local steps in a round.
-        cohort: The number of agents in a round; None: `participation` says who takes part.
-        sampling: How a cohort is drawn.
-    """
+    """Refuse partial participation and stragglers: only with all agents does FedPD-M scale variables and descend."""
     rule, remedy = "solve needs all agents, with all their steps, in every round", "Leave it out, or use fedpd advise"
     if np.any(as_array(participation, "participation", remedy) != 1):
         refuse("participation", participation, rule, remedy)

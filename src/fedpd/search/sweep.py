@@ -112,13 +112,17 @@ def sweep(
         >>> from fedpd import algorithms, oracles, problems, sweep
         >>> problem = problems.random_quadratic(agents=4, dimension=3)
         >>> algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(step=0.2, iterations=8))
-        >>> tried = sweep(algorithm, problem, {"eta": [0.3, 1.0], "oracle.iterations": [2, 8]}, rounds=99)
+        >>> tried = sweep(
+        ...     algorithm, problem, {"eta": [0.3, 1.0], "oracle.iterations": [2, 8]}, rounds=99
+        ... )
         >>> tried.points[1], tried.costs(target=1e-4).shape
         ({'eta': 0.3, 'oracle.iterations': 8}, (4, 1))
         >>> build = lambda eta: algorithms.fedpd(
         ...     eta=eta, oracle=oracles.gd(step=1 / (1 + 1 / eta), iterations=8)
         ... )
-        >>> slow, quick = sweep(build, problem, {"eta": [0.3, 1.0]}, rounds=99).costs(target=1e-4)[:, 0]
+        >>> slow, quick = sweep(build, problem, {"eta": [0.3, 1.0]}, rounds=99).costs(target=1e-4)[
+        ...     :, 0
+        ... ]
         >>> bool(quick < slow)
         True
     """
@@ -175,10 +179,7 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
     """Return the cost at which the criterion of a run first reached the target; NaN if it never did.
 
     Args:
-        run: The run.
         target: The value to reach: from above if less of the criterion is better, otherwise from below.
-        column: The cost.
-        criterion: A column of the history.
     """
     as_number("target", target, "Give the value to reach, e.g. 1e-6")
     for name in (column, criterion):

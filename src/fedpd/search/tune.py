@@ -5,8 +5,8 @@ tries of a method are one `sweep` over that factor. Otherwise every method gets 
 of tries (`fedpd.search.tuned`). The best try has the fewest communications to a target, or the best value at the end.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +14,16 @@ import numpy as np
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.arrays import as_array
-from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count, positive, refuse
+from fedpd.base.checks import at_least, choice, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem
-from fedpd.engine.config import Participating, RunConfig
+from fedpd.engine.config import Participating
 from fedpd.engine.measure.columns import Column
 from fedpd.engine.participation import Sampling
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import make_plan
-from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import MAIN
-from fedpd.search.candidates import Listed
+from fedpd.search.candidates import Candidate, Listed
 from fedpd.search.grid import RUN, Build, Grid
 from fedpd.search.judge import Criterion, Judge, Searched, make_try
 from fedpd.search.sweep import sweep
@@ -45,29 +43,17 @@ METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAF
 
 
 class Task(NamedTuple):
-    """The problem, the target and the tries that all methods share.
+    """The problem, the target and the tries that all methods share."""
 
-    Attributes:
-        problem: The problem of the tries, whose test samples are validation samples if those decide.
-        whole: The problem with all its samples.
-        L: The smoothness.
-        criterion: The column and the target.
-        rounds: The rounds of a try.
-        scales: The factors on the rules.
-        seeds: The seeds.
-        grid: Other settings to try.
-        options: The options of `simulate`.
-    """
-
-    problem: Problem
-    whole: Problem
-    L: float
-    criterion: Criterion
-    rounds: int
-    scales: Sequence[float]
+    problem: Problem  # the problem of the tries, whose test samples are validation samples if those decide
+    whole: Problem  # the problem with all its samples
+    L: float  # the smoothness
+    criterion: Criterion  # the column and the target
+    rounds: int  # the rounds of a try
+    scales: Sequence[float]  # the factors on the rules
     seeds: Sequence[int]
-    grid: Grid
-    options: dict[str, Any]
+    grid: Grid  # other settings to try
+    options: dict[str, Any]  # the options of `simulate`
 
 
 @typed
@@ -104,6 +90,9 @@ def tune(
     - Anything else: every method gets the same local work, and a search of at most `budget` tries. `fedpd.compare` does
       the same and then runs the methods with fresh seeds.
 
+    `budget`, `batch`, `iterations`, `epochs`, `ranges` and `validation` are as for `fedpd.compare`; `participation`,
+    `cohort`, `sampling`, `stragglers` and `record` are as for `simulate`.
+
     Args:
         problem: The problem.
         methods: Names of methods, or functions by label, such as {"FedPD": lambda eta, oracle: ...}; None: the usual
@@ -118,18 +107,6 @@ def tune(
         criterion: The column of the history that decides, e.g. "test_accuracy" or "loss".
         grid: Other settings to try with all factors, as for `sweep`: {"oracle.batch": [1, 10]} or
             {"participation": [0.1, 1.0]}.
-        budget: The most tries of a method.
-        batch: Samples per local step, for all methods.
-        iterations: Local steps per round, for all methods.
-        epochs: Passes over each agent's own samples per round, for all methods, instead of `iterations`.
-        ranges: Lists of values to search, by the name of a setting.
-        validation: The share of each agent's samples that judges the tries, if the criterion is measured on test
-            samples; None: 0.15. With 0 the test samples themselves judge, which is not fair.
-        participation: Who takes part in a round, as for `simulate`.
-        stragglers: The probability that an agent does only some of its local steps in a round.
-        record: What else to measure, as for `simulate`.
-        cohort: The number of agents in a round, instead of `participation`.
-        sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
         The tries of each method, in the order of `methods`; with a grid, those of each method and point of the grid.
@@ -170,8 +147,9 @@ def tune(
     L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "Give the smoothness, or leave it out")
     tried = validated(problem, judged, validation, seeds[0])
     task = Task(tried, problem, L, rule, rounds, scales, seeds, grid or {}, options)
-    for method in methods:
-        _check(task, method)
+    judge = Judge(tried, rounds, tuple(seeds), rule, options)
+    for method in methods:  # refuse now what cannot run
+        judge.check(Candidate(method, partial(variants()[method].rule, L, problem.agents, 1.0), {}))
     with steps_shown(progress) as show:
         return [tuned for method in methods for tuned in _tune(task, method, show)]
 
@@ -183,21 +161,10 @@ def _are_labels(methods: Any) -> bool:
     return not isinstance(methods, Mapping) and all(one in variants() for one in methods)
 
 
-def _check(task: Task, method: str) -> None:
-    """Trace a round of a method by its own rule, so that no method runs if one of them cannot."""
-    made = variants()[method].rule(task.L, task.problem.agents, 1.0)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TheoryWarning)  # the sweep warns of it
-            trace_round(make_plan(made, task.problem, task.rounds, [0], False, RunConfig.of(task.options)))
-    except FedpdError as error:
-        raise FedpdError(f"{method}: {error}") from error.__cause__
-
-
 def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
     """Return the labels of the methods that work with these participations. Some methods need all agents."""
-    partial = any(np.any(as_array(share, "participation") != 1) for share in participation)
-    return [label for label in methods if not (partial and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
+    some = any(np.any(as_array(share, "participation") != 1) for share in participation)
+    return [label for label in methods if not (some and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
 
 
 def _needs_everyone(algorithm: Method) -> bool:

@@ -25,7 +25,7 @@ from fedpd.engine.views.entries import MAIN, Entry, entry_of
 from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments import run_folder
 from fedpd.experiments.calls import table_of
-from fedpd.search.candidates import Candidate, Listed, LocalWork, Setting, make_candidates, make_work
+from fedpd.search.candidates import Candidate, Conditions, Listed, LocalWork, make_candidates, make_work
 from fedpd.search.grid import Point
 from fedpd.search.judge import Criterion, Judge, Searched, Try, search, with_central_validation, with_validation
 from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
@@ -183,34 +183,21 @@ def steps_shown(progress: bool | StepFunction | None) -> Iterator[StepFunction]:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """The part of a comparison that all methods share.
+    """The part of a comparison that all methods share."""
 
-    Attributes:
-        problem: The problem, with all its samples.
-        criterion: What decides between settings.
-        rounds: The rounds of every run.
-        seeds: The seeds of the tries.
-        options: The options of `simulate`.
-        work: The arguments of `make_work`: batch, iterations, epochs and so on; None: the usual ones.
-        budget: The most tries of a method.
-        validation: The share of the samples that judge; None: the usual one.
-        ranges: Lists of values by the name of a setting.
-        L: The smoothness; None: it is measured if a method needs it.
-        folder: Where the tries are kept, so that the same call goes on after an interruption; None: nowhere.
-        weights: "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean.
-    """
-
-    problem: Problem
-    criterion: Criterion
-    rounds: int
-    seeds: tuple[int, ...]
-    options: dict[str, Any]
-    work: dict[str, Any]
-    budget: int
-    validation: float | None
-    ranges: Mapping[str, Any]
-    L: float | None
+    problem: Problem  # the problem, with all its samples
+    criterion: Criterion  # what decides between settings
+    rounds: int  # the rounds of every run
+    seeds: tuple[int, ...]  # the seeds of the tries
+    options: dict[str, Any]  # the options of `simulate`
+    work: dict[str, Any]  # the arguments of `make_work`: batch, iterations, epochs and so on; None: the usual ones
+    budget: int  # the most tries of a method
+    validation: float | None  # the share of the samples that judge; None: the usual one
+    ranges: Mapping[str, Any]  # lists of values by the name of a setting
+    L: float | None  # the smoothness; None: it is measured if a method needs it
+    # where the tries are kept, so that the same call goes on after an interruption; None: nowhere
     folder: Path | None = None
+    # "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean
     weights: Literal["samples"] | None = None
 
     @property
@@ -222,7 +209,7 @@ class TuningPlan:
         """Return the methods; None: the usual ones."""
         count("budget", self.budget, "Give the most tries of a method, e.g. 16", bits=31)
         cohort = self.options.get("cohort")
-        setting = Setting(
+        conditions = Conditions(
             self.local_work,
             self.problem.agents,
             self.problem.agents if cohort is None else cohort,
@@ -232,7 +219,7 @@ class TuningPlan:
             self.weights,
         )
         own_work = all(self.work.get(name) is None for name in ("batch", "iterations", "epochs"))
-        return make_candidates(USUAL if methods is None else methods, setting, own_work)
+        return make_candidates(USUAL if methods is None else methods, conditions, own_work)
 
     def judge(self) -> Judge:
         """Return the judge of the tries, to whom the test samples of the results are unknown."""
@@ -292,14 +279,7 @@ def tune_equally(
     seeds: Sequence[int],
     progress: bool | StepFunction | None,
 ) -> list[Tuned]:
-    """Tune every method with the same local work and budget, and run its best setting on all training samples.
-
-    Args:
-        plan: What the methods share.
-        methods: The methods, as `fedpd.compare` describes them.
-        seeds: The seeds of the runs with the best setting.
-        progress: Whether to show a bar, or a function of (method, runs done, runs in all).
-    """
+    """Tune every method with the same local work and budget, and run its best with `seeds` on all training samples."""
     candidates = plan.candidates(methods)
     judge = plan.judge()
     for candidate in candidates:
@@ -325,18 +305,14 @@ def tune_equally(
             runs = []
             for number, seed in enumerate(seeds):
                 show(f"{candidate.label}: seed {seed}", done + number, total)
-                runs.append(
-                    final.run(best.method, seed, _own_folder(plan.folder, len(found) + 1, candidate.label, seed))
-                )
+                own = None  # the folder of its checkpoints; the number keeps methods of similar labels apart
+                if plan.folder is not None:
+                    own = run_folder.checkpoints_of(plan.folder, len(found) + 1, f"{candidate.label}-seed-{seed}")
+                runs.append(final.run(best.method, seed, own))
             done += len(seeds)
             found.append(tuned_of(best, runs, plan.criterion))
         show("done", total, total)
     return found
-
-
-def _own_folder(folder: Path | None, number: int, label: str, seed: int) -> Path | None:
-    """Return the folder of the checkpoints of a run; `number` keeps methods of similar labels apart."""
-    return None if folder is None else run_folder.checkpoints_of(folder, number, f"{label}-seed-{seed}")
 
 
 def tuned_of(best: Searched, runs: Sequence[Run], criterion: Criterion, **more: Any) -> Tuned:

@@ -83,7 +83,9 @@ def _best(entries: Sequence[Entry]) -> Entry | None:
 
 def tuned_text(tuned: "Tuned") -> str:
     """Return a tuned method in a few lines: what was searched, its best setting and the result."""
-    lines = [f"Tuned {tuned.label}: {_tries_text(tuned)}", f"  {_best_text(tuned)}: {_best_outcome(tuned)}"]
+    by_rule = tuned.searched == "scale"
+    best = f"best factor {tuned.scales[tuned.best]:.3g}" if by_rule else f"best: {tuned.setting}"
+    lines = [f"Tuned {tuned.label}: {_tries_text(tuned)}", f"  {best}: {_best_outcome(tuned)}"]
     return "\n".join(lines + [f"  {note}" for note in edge_notes([tuned])])
 
 
@@ -96,17 +98,11 @@ def _tries_text(tuned: "Tuned") -> str:
     return f"{number} tries of {', '.join(tuned.points[0])}"
 
 
-def _best_text(tuned: "Tuned") -> str:
-    if tuned.searched == "scale":
-        return f"best factor {tuned.scales[tuned.best]:.3g}"
-    return f"best: {tuned.setting}"
-
-
 def edge_notes(tuned: "Iterable[Tuned]") -> list[str]:
     """Return a sentence for each method whose best value lies at the edge of those that were tried."""
     return [
-        f"{one.label}: at the edge of what was tried: the best {' and the best '.join(one.edges)}. A better value may "
-        "lie beyond. Give a larger budget or a wider range."
+        f"{one.label}: the best {' and the best '.join(one.edges)} {'lies' if len(one.edges) == 1 else 'lie'} "
+        "at the edge of what was tried. A better value may lie beyond. Give a larger budget or a wider range."
         for one in tuned
         if one.edges
     ]
@@ -143,7 +139,6 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
     """Draw the tries of each method: the communications to the target, or the value at the end if there is none.
 
     Args:
-        tuned: The tries of each method.
         target: The value to reach, for the label of the axis.
         rounds: The rounds of each try, for the note about gaps.
     """
@@ -348,7 +343,7 @@ def comparison_title(found: "Comparison") -> str:
     title = f"{len(found.methods)} methods on {found.problem}, {found.work}, at most {found.budget} tries each"
     edges = sum(bool(one.edges) for one in found.methods)
     title = f"{unequal}: {title}" if unequal else title
-    return f"{title}; {edges} at the edge of what was tried" if edges else title
+    return f"{title}; {edges} with the best settings at the edge of what was tried" if edges else title
 
 
 def comparison_notes(found: "Comparison") -> list[str]:
@@ -375,7 +370,7 @@ def comparison_html(found: "Comparison") -> str:
     )
     if not found.targets:
         return first
-    return first + html_table("Spent until the target was kept, means over the seeds", *target_rows(found))
+    return first + html_table("Costs until the target was reached and kept, means over the seeds", *target_rows(found))
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

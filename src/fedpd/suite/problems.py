@@ -1,13 +1,15 @@
-"""The problems of the suite: their data, the ways to divide it among agents, their losses, and the list of all.
+"""The problems of the suite: their data, the ways to divide it, their losses, the list of all, and known answers.
 
 `PROBLEMS` says how each problem is made, whether it is convex, and where it comes from. The data are scikit-learn's own
 small data sets, or generated here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import jax
@@ -46,10 +48,6 @@ def bundled_module() -> Any:
 def bundled(name: str, **options: Any) -> Table:
     """Return one of the data sets that scikit-learn brings along, as it is.
 
-    Args:
-        name: "breast_cancer", "diabetes", "digits" or "wine".
-        **options: As of scikit-learn's function, e.g. scaled=False for diabetes.
-
     Raises:
         FedpdError: scikit-learn cannot be imported.
     """
@@ -77,8 +75,6 @@ def generated(kind: str, samples: int, features: int) -> Table:
     Args:
         kind: "regression" (the linear function plus noise), "outliers" (one in ten is off by 10), "binary" (its sign,
             which noise flips), or "counts" (Poisson with its exponential as the mean).
-        samples: n.
-        features: D.
     """
     rng = np.random.default_rng(0)
     basis = _basis(rng, features)
@@ -195,14 +191,7 @@ def _agents(table: Table, rows: Rows) -> list[Tree]:
 
 
 def with_largest_curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
-    """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second].
-
-    Args:
-        table: Features.
-        rows: The rows of each agent.
-        second: The largest second derivative of the loss in x^T a.
-        l2: The weight of the penalty.
-    """
+    """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second]."""
     return Answer(smoothness=second * max(gram_eigenvalue(table.x[own]) / len(own) for own in rows) + l2)
 
 
@@ -310,9 +299,7 @@ def phase_retrieval(dimension: int, samples: int, agents: int) -> Problem:
     """Return phase retrieval ((a^T x)^2 - y)^2/4 from noiseless squares y = (a^T z)^2: f* = 0 at x = z and x = -z.
 
     Args:
-        dimension: d.
         samples: All samples; agents have equal parts, whose vectors a are stretched along one axis of each agent's own.
-        agents: N.
     """
     rng = np.random.default_rng(0)
     hidden = rng.standard_normal(dimension) / np.sqrt(dimension)
@@ -327,14 +314,7 @@ def phase_retrieval(dimension: int, samples: int, agents: int) -> Problem:
 
 
 def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
-    """Return a network with one hidden layer of tanh units and softmax cross entropy, with full gradients.
-
-    Args:
-        table: Features and labels 0 to K - 1.
-        rows: The rows of each agent.
-        width: Hidden units.
-        l2: The weight of ||model||^2/2.
-    """
+    """Return a network with one hidden layer of tanh units and softmax cross entropy, with full gradients."""
     rng, features, classes = np.random.default_rng(0), table.x.shape[1], int(table.y.max()) + 1
     start = {
         "inner": rng.standard_normal((features, width)) / np.sqrt(features),
@@ -355,21 +335,13 @@ def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
 
 
 class SuiteProblem(NamedTuple):
-    """A problem of the suite.
+    """A problem of the suite."""
 
-    Attributes:
-        name: Its name in tables, files and on the command line.
-        make: Makes it.
-        convex: Whether f is convex.
-        source: Where its data comes from, and how it is split.
-        bundled: Whether its data is part of scikit-learn (the extra `bench`).
-    """
-
-    name: str
-    make: Callable[[], Problem]
-    convex: bool
-    source: str
-    bundled: bool = False
+    name: str  # its name in tables, files and on the command line
+    make: Callable[[], Problem]  # makes it
+    convex: bool  # whether f is convex
+    source: str  # where its data comes from, and how it is split
+    bundled: bool = False  # whether its data is part of scikit-learn (the extra `bench`)
 
 
 def _features(name: str) -> Table:
@@ -515,9 +487,34 @@ PROBLEMS: dict[str, SuiteProblem] = {entry.name: entry for entry in _ALL}
 
 
 def make(name: str) -> Problem:
-    """Return the problem of this name, which it also carries.
-
-    Args:
-        name: A key of `PROBLEMS`.
-    """
+    """Return the problem of this name, which it also carries."""
     return replace(PROBLEMS[choice("problem", name, PROBLEMS)].make(), name=name)
+
+
+FILE = "answers.json"  # f* and the curvature at each minimum, which `python -m tools.suite_answers` computes
+
+
+class KnownAnswer(NamedTuple):
+    """Known facts about a problem of the suite."""
+
+    agents: int  # N
+    dimension: int  # d
+    samples: int  # M, all samples
+    value: float  # f*, the value at the minimum
+    stationarity: float  # ||grad f||^2 at the minimum that was found, relative to the start's
+    smallest: float  # the smallest eigenvalue of the mean Hessian at the minimum
+    largest: float  # the largest eigenvalue there
+    dissimilarity: float  # max_i ||H_i - H|| there, relative to the largest eigenvalue
+    negative: float  # the smallest eigenvalue of any H_i at the start or at the minimum, if it is negative; 0 otherwise
+
+    @property
+    def condition(self) -> float:
+        """The condition number of the mean Hessian at the minimum; infinite where minima are not isolated."""
+        return self.largest / self.smallest if self.smallest > 1e-12 * self.largest else np.inf
+
+
+@cache
+def known_answers() -> dict[str, KnownAnswer]:
+    """Return the facts of all problems, from the file."""
+    read = json.loads(files("fedpd.suite").joinpath(FILE).read_text(encoding="utf-8"))
+    return {name: KnownAnswer(**facts) for name, facts in read.items()}

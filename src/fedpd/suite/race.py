@@ -60,14 +60,7 @@ KNOBS = {"tolerance": (0.1, 0.01, 1e-3, 1e-4), "iterations": (2, 8, 32, 128), "m
 
 
 def tries_within(variant: Variant, budget: int, L: float, agents: int) -> list[Method]:
-    """Return the method with each of the settings that a budget allows.
-
-    Args:
-        variant: The method.
-        budget: 0, 8 or 64 runs.
-        L: The smoothness from which the method's rule starts.
-        agents: N.
-    """
+    """Return the method with each of the settings that a budget allows."""
     choice("budget", str(budget), map(str, BUDGETS))
     usual = variant.rule(L, agents, 1.0)
     knob = _knob(usual)
@@ -101,40 +94,22 @@ Tries = Mapping[int, Sequence[Method]]  # the tries of each budget
 
 
 class RaceResult(NamedTuple):
-    """The costs of a method within a budget.
+    """The costs of a method within a budget."""
 
-    Attributes:
-        spent: The least of any try until the target, for each cost.
-        stationarity: The smallest relative to the start's that any try reached.
-    """
-
-    spent: Spent = Spent()
-    stationarity: float = math.inf
+    spent: Spent = Spent()  # the least of any try until the target, for each cost
+    stationarity: float = math.inf  # the smallest relative to the start's that any try reached
 
 
 class Field(NamedTuple):
-    """The settings that all tries of a race have in common.
+    """The settings that all tries of a race have in common."""
 
-    Attributes:
-        specs: The settings that each budget allows.
-        problem: The problem, with its smoothness.
-        rounds: The most rounds of a try.
-    """
-
-    specs: Mapping[int, set[Any]]
-    problem: Problem
-    rounds: int
+    specs: Mapping[int, set[Any]]  # the settings that each budget allows
+    problem: Problem  # the problem, with its smoothness
+    rounds: int  # the most rounds of a try
 
 
 def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict[int, RaceResult]:
-    """Return the result of each budget.
-
-    Args:
-        tries: One method with the settings of each budget.
-        problem: The problem.
-        smoothness: L. Without it, the message about each divergence would compute it.
-        rounds: The most rounds of a try.
-    """
+    """Return the result of each budget; `smoothness` is L, which messages about divergence would compute again."""
     known = replace(problem, answer=problem.answer._replace(smoothness=smoothness))
     specs = {budget: {one.spec for one in own} for budget, own in tries.items()}
     field, found = Field(specs, known, rounds), dict.fromkeys(tries, RaceResult())

@@ -16,8 +16,7 @@ from rich.table import Table
 from fedpd.engine.views.drawing import line_styles, plain_ticks
 from fedpd.engine.views.entries import unequal_work
 from fedpd.report.tables import markdown_table, text_table
-from fedpd.suite.answers import known
-from fedpd.suite.problems import PROBLEMS
+from fedpd.suite.problems import PROBLEMS, known_answers
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -28,11 +27,6 @@ def costs_of(cells: Sequence[Cell], cost: str, budget: int) -> tuple[list[str], 
     """Return problems, methods, and (problems, methods) what each method spent; infinite where it failed.
 
     Only problems that all methods were run on are returned.
-
-    Args:
-        cells: Results.
-        cost: A name of `COSTS`.
-        budget: The tuning budget.
     """
     chosen = {(cell.problem, cell.method): getattr(cell, cost) for cell in cells if cell.budget == budget}
     methods = list(dict.fromkeys(method for _, method in chosen))
@@ -68,12 +62,7 @@ def shares(spent: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
-    """Draw one panel per cost: the share of problems against the factor to the best method on each.
-
-    Args:
-        cells: Results.
-        budget: The tuning budget.
-    """
+    """Draw one panel per cost: the share of problems against the factor to the best method on each."""
     problems, methods, _ = costs_of(cells, "communications", budget)
     spent = {words: costs_of(cells, cost, budget)[2] for cost, words in COSTS.items()}
     return draw_profiles(spent, methods, SOLVE, f"{len(problems)} problems", finding(cells, budget))
@@ -84,10 +73,7 @@ def draw_profiles(spent: Mapping[str, np.ndarray], methods: Sequence[str], thick
 
     Args:
         spent: (problems, methods) costs, infinite where a method failed, by the words for the cost.
-        methods: The labels.
         thick: The label whose line is thick.
-        what: How many problems there are, in words.
-        title: The finding.
     """
     factors = np.logspace(0, np.log2(FARTHEST), 400, base=2)
     order = np.argsort(-shares(next(iter(spent.values())), factors).mean(axis=0), kind="stable")
@@ -113,12 +99,7 @@ def draw_profiles(spent: Mapping[str, np.ndarray], methods: Sequence[str], thick
 
 
 def finding(cells: Sequence[Cell], budget: int) -> str:
-    """Return one sentence: which method is most often within twice the fewest communications.
-
-    Args:
-        cells: Results.
-        budget: The tuning budget.
-    """
+    """Return one sentence: which method is most often within twice the fewest communications."""
     problems, methods, spent = costs_of(cells, "communications", budget)
     within = shares(spent, np.array([2.0]))[0]
     best = int(np.argmax(within))
@@ -141,13 +122,7 @@ def _works(cells: Sequence[Cell], budget: int) -> dict[str, float]:
 
 
 def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:
-    """Return a table of costs, one row per problem, the least in bold.
-
-    Args:
-        cells: Results.
-        cost: A name of `COSTS`.
-        budget: The tuning budget.
-    """
+    """Return a table of costs, one row per problem, the least in bold."""
     problems, methods, spent = costs_of(cells, cost, budget)
 
     def words(value: float, least: float) -> str:
@@ -164,25 +139,14 @@ CAPTION = "cond.: condition number of the mean Hessian H at the minimum; diff.: 
 
 
 class Written(NamedTuple):
-    """The files that were written, and the findings.
+    """The files that were written, and the findings."""
 
-    Attributes:
-        findings: One sentence per budget.
-        files: The files.
-    """
-
-    findings: list[str]
+    findings: list[str]  # one sentence per budget
     files: list[Path]
 
 
 def write_results(cells: Sequence[Cell], budgets: Sequence[int], folder: Path) -> Written:
-    """Write one page of tables and one figure per budget.
-
-    Args:
-        cells: Results.
-        budgets: The tuning budgets.
-        folder: Where to write.
-    """
+    """Write one page of tables and one figure per budget."""
     findings, files = [], []
     for budget in sorted(set(budgets)):
         findings.append(finding(cells, budget) + ".")
@@ -196,7 +160,7 @@ def write_results(cells: Sequence[Cell], budgets: Sequence[int], folder: Path) -
 
 def problem_rows() -> list[tuple[str, ...]]:
     """Return the cells of the list of problems, in the order of `HEADINGS`."""
-    facts = known()
+    facts = known_answers()
     rows: list[tuple[str, ...]] = []
     for name, entry in PROBLEMS.items():
         fact = facts[name]

@@ -30,7 +30,7 @@ from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.run import Run
 from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
-from fedpd.search.solve import solve
+from fedpd.search.solve import model_bytes, solve
 from fedpd.suite.problems import PROBLEMS, bundled_module, make
 from fedpd.suite.race import BUDGETS, RaceResult, race, tries_within
 from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
@@ -92,29 +92,17 @@ Solver = Callable[[Problem, float], Run]  # (problem, the stationarity to reach)
 
 
 class Cell(NamedTuple):
-    """The result of a method on a problem.
+    """The result of a method on a problem."""
 
-    Attributes:
-        problem: The problem's name.
-        method: The method's label.
-        budget: How many settings it could try; 0: its own rule.
-        communications: The fewest of any try until the target; infinite where none reached it.
-        vectors: The fewest vectors of the model's size that an agent sent and received until then.
-        bytes: The fewest bytes that an agent sent and received until then.
-        gradients: The fewest gradients of all samples until then.
-        stationarity: The smallest relative to the start's that any try reached.
-        seconds: How long all budgets of this run took together.
-    """
-
-    problem: str
-    method: str
-    budget: int
-    communications: float
-    vectors: float
-    bytes: float
-    gradients: float
-    stationarity: float
-    seconds: float
+    problem: str  # the problem's name
+    method: str  # the method's label
+    budget: int  # how many settings it could try; 0: its own rule
+    communications: float  # the fewest of any try until the target; infinite where none reached it
+    vectors: float  # the fewest vectors of the model's size that an agent sent and received until then
+    bytes: float  # the fewest bytes that an agent sent and received until then
+    gradients: float  # the fewest gradients of all samples until then
+    stationarity: float  # the smallest relative to the start's that any try reached
+    seconds: float  # how long all budgets of this run took together
 
 
 def default_methods() -> list[str]:
@@ -147,12 +135,8 @@ def run_suite(
         file: One JSON object per line: first the settings, then a cell each, written as soon as it is there.
         methods: Labels of `algorithms.variants()`, `SOLVE`, or names of `solvers`; None: `default_methods`, `SOLVE` and
             all solvers.
-        problems: Names of `PROBLEMS`; None: all.
-        budgets: Which of 0, 8 and 64 runs.
-        rounds: The rounds of a run, at most.
         solvers: Functions that solve a problem with nothing to tune, by name; they are run once, whatever the budget.
         again: Whether to drop the cells that the file has for these methods, problems and budgets, and run them anew.
-        progress: A function of (what, cells done, cells in all).
 
     Returns:
         All cells of these methods, problems and budgets.
@@ -174,7 +158,9 @@ def run_suite(
     count("rounds", rounds, "Give the rounds of a run, at most, e.g. 512")
     chosen = sorted(set(budgets))
     wanted = [(name, label, budget) for name in names for label in labels for budget in chosen]
-    known = {_key(cell): cell for cell in _open(file, rounds, wanted if again else [])}
+    settings, drop = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}, wanted if again else []
+    rows = kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)
+    known = {_key(cell): cell for cell in (Cell(**row) for row in rows)}
     problem: Problem | None = None
     for name, label in product(names, labels):
         missing = [budget for budget in chosen if (name, label, budget) not in known]
@@ -201,9 +187,6 @@ def rule_smoothness(problem: Problem) -> float:
     """Return the L of the methods' own rules: the known one, else the largest curvature at the start, a lower bound.
 
     The published results were measured with it. `theory.smoothness` also looks at models near the start.
-
-    Args:
-        problem: A problem of the suite.
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
@@ -226,12 +209,6 @@ def _key(cell: Cell) -> tuple[str, str, int]:
     return cell.problem, cell.method, cell.budget
 
 
-def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list[Cell]:
-    """Return the cells that a file has, without those to drop; make it if it is not there."""
-    settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
-    return [Cell(**row) for row in kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)]
-
-
 def _results(
     problem: Problem, smoothness: float, label: str, budgets: Sequence[int], rounds: int, solvers: Mapping[str, Solver]
 ) -> dict[int, RaceResult]:
@@ -251,8 +228,7 @@ def _vectors(run: Run, problem: Problem, rounds: int) -> Vectors:
     """Return the share of vectors in the messages of a run; of a method that is not of fedpd, all of them."""
     if isinstance(run.spec, Spec) and run.spec.name in ALGORITHMS:
         return vectors_per_byte(build_algorithm(table_of(run.spec), rounds), problem)
-    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
-    return Vectors(1 / model, 1 / model)
+    return Vectors(1 / model_bytes(problem), 1 / model_bytes(problem))
 
 
 def _solved(problem: Problem, target: float, rounds: int) -> Run:

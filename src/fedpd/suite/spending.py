@@ -17,7 +17,7 @@ from fedpd.core import Method, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.measure.costs import costs_of, exchanged_messages
 from fedpd.engine.measure.history import History, first_row
-from fedpd.suite.answers import known
+from fedpd.suite.problems import known_answers
 
 TARGET = 1e-10  # of the start's ||grad f||^2
 COSTS = {
@@ -48,10 +48,6 @@ def vectors_per_byte(algorithm: Method, problem: Problem) -> Vectors:
     """Return the share of vectors in a method's messages, from their shapes.
 
     All exchanges of a round are taken together: with all agents present, either all of them happen or none.
-
-    Args:
-        algorithm: The method.
-        problem: The problem.
     """
     functions = Functions.of(problem)
     with scope(problem.double):
@@ -77,10 +73,6 @@ def relative_stationarity(history: History, start: float) -> np.ndarray:
     """Return (rows,) ||grad f||^2 relative to the start's, where the server holds the model; else infinite.
 
     In a round without a communication, nobody holds the mean of the agents' models at which f is measured.
-
-    Args:
-        history: The history of a run.
-        start: ||grad f||^2 at the start.
     """
     relative = history["stationarity"] / start
     held = history["communicated"] | (history["round"] == 0)
@@ -94,22 +86,14 @@ def is_low(history: History, problem: Problem) -> np.ndarray:
     where all its units are dead.
 
     Args:
-        history: The history of a run.
         problem: The problem. If its minimum is not known, f must not be above the start's.
     """
-    first, facts = history["loss"][0], known().get(problem.name)
+    first, facts = history["loss"][0], known_answers().get(problem.name)
     return history["loss"] <= (first if facts is None else (first + facts.value) / 2)
 
 
 def spent_at(history: History, row: int, vectors: Vectors, problem: Problem) -> Spent:
-    """Return what a run has spent at a row of its history.
-
-    Args:
-        history: The history.
-        row: The row; -1: the last one.
-        vectors: The share of vectors in the method's messages.
-        problem: The problem.
-    """
+    """Return what a run has spent at a row of its history."""
     up, down = int(history["bytes_up"][row]), int(history["bytes_down"][row])
     sent = (vectors.up * up + vectors.down * down) / problem.agents
     gradients = history["samples"][row] / problem.samples
@@ -117,14 +101,7 @@ def spent_at(history: History, row: int, vectors: Vectors, problem: Problem) -> 
 
 
 def spent_until_target(history: History, start: float, vectors: Vectors, problem: Problem) -> Spent:
-    """Return what a run spent until it reached the target; infinite numbers if it did not.
-
-    Args:
-        history: The history.
-        start: ||grad f||^2 at the start.
-        vectors: The share of vectors in the method's messages.
-        problem: The problem.
-    """
+    """Return what a run spent until it reached the target; infinite numbers if it did not."""
     relative = np.where(is_low(history, problem), relative_stationarity(history, start), math.inf)
     row = first_row(relative, TARGET)
     return Spent() if row is None else spent_at(history, row, vectors, problem)

@@ -22,8 +22,8 @@ from tree_math import Vector
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
-from fedpd.core.agents import Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents, one_agent
-from fedpd.theory.curvature import TOLERANCE, power_iteration
+from fedpd.core.agents import Functions, Shard, arrays, local_objective, map_agents, one_agent
+from fedpd.theory.curvature import TOLERANCE, mean_product, power_iteration
 from fedpd.theory.points import Progress, check_finite, places
 
 LARGEST = 500  # dimensions whose Hessians are computed whole
@@ -189,12 +189,7 @@ def _lanczos(functions: Functions, shard: Shard, x: Vector) -> tuple[np.ndarray,
 
 def _product(functions: Functions, shard: Shard, x: Vector, v: Array) -> Array:
     """Return H v."""
-    layout, back = Layout(len(shard.agent), parallel=False, mesh=None), ravel_pytree(x)[1]
-
-    def agent(one: Shard) -> tuple[Vector, None]:
-        return jax.jvp(local_objective(functions, one).gradient, (x,), (back(v),))[1], None
-
-    return ravel_pytree(each_agent(agent, shard, layout)[0])[0] / layout.agents
+    return ravel_pytree(mean_product(functions, shard, x, ravel_pytree(x)[1](v)))[0]
 
 
 _mean_product = jax.jit(_product, static_argnames="functions")

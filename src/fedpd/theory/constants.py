@@ -108,7 +108,6 @@ def start_gap(problem: Problem, start: float, floor: float | None) -> tuple[floa
     """Return an upper bound of D_0 = f(x^0) - inf f, and how it is known.
 
     Args:
-        problem: The problem.
         start: f(x^0).
         floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
     """

@@ -319,15 +319,17 @@ def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolera
 
     It does not linearise the gradients, because that would keep the intermediate results of all agents in memory.
     """
+    return power_iteration(partial(mean_product, functions, shard, x), direction(x), iterations, tolerance)
+
+
+def mean_product(functions: Functions, shard: Shard, x: Vector, v: Vector) -> Vector:
+    """Return H v for the mean Hessian H = mean_i H_i at x."""
     layout = Layout(len(shard.agent), parallel=False, mesh=None)
 
-    def multiply(v: Vector) -> Vector:
-        def agent(one: Shard) -> tuple[Vector, None]:
-            return jax.jvp(local_objective(functions, one).gradient, (x,), (v,))[1], None
+    def agent(one: Shard) -> tuple[Vector, None]:
+        return jax.jvp(local_objective(functions, one).gradient, (x,), (v,))[1], None
 
-        return each_agent(agent, shard, layout)[0] / layout.agents
-
-    return power_iteration(multiply, direction(x), iterations, tolerance)
+    return each_agent(agent, shard, layout)[0] / layout.agents
 
 
 @partial(jax.jit, static_argnames="functions")

@@ -76,14 +76,11 @@ def similarity(
 ) -> Similarity:
     """Return delta, B and G at the given models and at random models around them.
 
+    `points`, `radius`, `samples`, `seed` and `progress` are as for `estimate_smoothness`.
+
     Args:
         problem: The problem.
-        points: Models, for example from a run; None: the start.
-        radius: The largest distance of random models from the points.
-        samples: The number of random models to add to the points.
-        seed: The seed of the random models.
         epsilon: B is the largest value over the points with ||grad f||^2 > epsilon.
-        progress: Called with (done, total) after each point.
     """
     at_least("epsilon", epsilon, 0, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     where = places(problem, points, radius, samples, seed)

@@ -16,17 +16,11 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 
 class Places(NamedTuple):
-    """The models at which a constant is measured.
-
-    Attributes:
-        models: The models.
-        words: A description of the models.
-        given: How many of them are not random; they come first.
-    """
+    """The models at which a constant is measured."""
 
     models: list[Tree]
-    words: str
-    given: int
+    words: str  # a description of the models
+    given: int  # how many of them are not random; they come first
 
 
 @explained

@@ -1,6 +1,7 @@
 """Theorem 1 as printed: C(p), its approximations in Table 2, the constants and the right-hand side.
 
 Nothing here is a guarantee. `rates` has the proved bounds, and docs/theory/rates.md lists the mistakes in this form.
+The functions take the arguments of `rates.bound`, where delta is the heterogeneity of Assumption 5.
 """
 
 import math
@@ -79,11 +80,6 @@ def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
 
     It follows from C(p) ~ 12 eta p; the paper gives it for C_3 < 1 and eta = max_eta(L)/2. At small p it is too low by
     a factor near 2, since there C(p) ~ 4 eta p/(1 - L eta)^2.
-
-    Args:
-        epsilon: The target for ||grad f||^2.
-        delta: The heterogeneity of Assumption 5.
-        eta: The step of FedPD.
     """
     positive("eta", eta, ETA)
     return min(1.0, accuracy_ratio(epsilon, delta) / (36 * eta))
@@ -95,11 +91,6 @@ def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> fl
 
     It follows from C(p) ~ 14 eta C_3^{2/(1-p)}; the paper gives it for C_3 >= 1 and eta = max_eta(L)/2. It leaves out
     log C_3 and the denominator (3 L eta)^2 of C(p).
-
-    Args:
-        epsilon: The target for ||grad f||^2.
-        delta: The heterogeneity of Assumption 5.
-        eta: The step of FedPD.
     """
     positive("eta", eta, ETA)
     ratio = accuracy_ratio(epsilon, delta) / (42 * eta)
@@ -123,11 +114,6 @@ def constants(L: float, eta: float, p: float = 0.0) -> Constants:
     """Return the constants as printed.
 
     Their units do not match (1 + 2 eta, or 4L^2 added to 2), so they do not hold after a change of units.
-
-    Args:
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        p: The probability of skipping a communication, in [0, 1).
     """
     product = allowed_product(L, eta)
     c_8 = (check_probability(p) * (1 + product) + product) / (1 - product)
@@ -153,16 +139,6 @@ def bound(
     """Return the right-hand side of Theorem 1 as printed. It is NOT a guarantee, see docs/theory/rates.md.
 
     C_2 D_0/T + ((N-1)/N) C_5 C(p) (delta^2 + epsilon_1) + C_4 epsilon_1; case I is p = 0.
-
-    Args:
-        T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        p: The probability of skipping a communication, in [0, 1).
-        epsilon_1: The bound of ||grad L_i||^2 after a local solve; 0 is an exact solve.
-        delta: The heterogeneity of Assumption 5; needed if p > 0.
-        agents: N; None leaves (N-1)/N at 1.
     """
     c, delta = constants(L, eta, p), difference_bound(p, delta)
     check_setting(T, gap, epsilon_1, agents)

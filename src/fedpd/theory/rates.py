@@ -2,9 +2,11 @@
 
 The average of E||grad f(mean_i x_{0,i}^r)||^2 over the rounds r = 0, ..., T-1 is bounded by three terms. The term of
 the start falls as 1/T, skipped communications leave p delta^2, and inexact local solves leave eps_1.
-docs/theory/rates.md proves `bound`. `printed.bound` is the paper's right-hand side, which is not a guarantee. `gap` is
-the paper's D_0 = f(x^0) - inf f, or any upper bound of it, and `gradients` is mean_i ||grad f_i(x^0)||^2.
-`nonconvexity` is an m in [0, L] such that every f_i + (m/2)||x||^2 is convex: 0 for convex f_i; L (None) always holds.
+docs/theory/rates.md proves `bound`. `printed.bound` is the paper's right-hand side, which is not a guarantee.
+
+All functions take the arguments of `bound`, and `epsilon`, the target for ||grad f||^2. `gap` is the paper's D_0 =
+f(x^0) - inf f, or any upper bound of it, and `gradients` is mean_i ||grad f_i(x^0)||^2. `nonconvexity` is an m in
+[0, L] such that every f_i + (m/2)||x||^2 is convex: 0 for convex f_i; L (None) always holds.
 """
 
 import math
@@ -57,15 +59,9 @@ class Constants(NamedTuple):
 def constants(L: float, eta: float, p: float = 0.0, nonconvexity: float | None = None) -> Constants:
     """Return the constants of the proved Theorem 1. With a = L eta and b = m eta:
 
-        C_2 = (2/eta) (2 + [p > 0] + a^2 (1+a)^2/(1 - 2a - 4a^2))      C_3 = sqrt(p + (1-p) a^2)/(1-b)
-        C_4 = C_2 ((1 + 8a)/L + (3 + 2a)^2 eta/2)                      C_5 = 2 C_2
-        start = eta (1 + 2a)/(1-a)^2 + eta/4
-
-    Args:
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        p: The probability of skipping a communication, in [0, 1).
-        nonconvexity: m; None: L.
+    C_2 = (2/eta) (2 + [p > 0] + a^2 (1+a)^2/(1 - 2a - 4a^2))      C_3 = sqrt(p + (1-p) a^2)/(1-b)
+    C_4 = C_2 ((1 + 8a)/L + (3 + 2a)^2 eta/2)                      C_5 = 2 C_2
+    start = eta (1 + 2a)/(1-a)^2 + eta/4
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     c_3 = math.sqrt(check_probability(p) + (1 - p) * a**2) / (1 - b)
@@ -98,12 +94,6 @@ def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = No
         (1-b)^2 X_{r+1}^2 <= p (X_r + 1)^2 + (1-p) (a X_r + 2)^2
 
     If p + (1-p) a^2 < (1-b)^2, this has a fixed point that X_r never exceeds. Otherwise the result is infinite.
-
-    Args:
-        p: The probability of skipping a communication, in [0, 1).
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        nonconvexity: m; None: L.
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     slack = (1 - b) ** 2 - check_probability(p) - (1 - p) * a**2
@@ -119,11 +109,6 @@ def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None
     """Return ((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2). At this p and above, C_3 >= 1 and there is no guarantee.
 
     It is 1 for convex f_i (m = 0), and (1 - 2 L eta)/(1 - (L eta)^2) if the f_i may be non-convex (m = L).
-
-    Args:
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        nonconvexity: m; None: L.
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     return ((1 - b) ** 2 - a**2) / (1 - a**2)
@@ -135,13 +120,6 @@ def guaranteed_factor(p: float, L: float, eta: float, T: int = 1, nonconvexity: 
 
     (., y, z) is the `disagreement`. A communication after a skipped round adds z^2 to the augmented Lagrangian. y^2 is
     the error of the gradient that comes from the differences between the copies x_{0,i}.
-
-    Args:
-        p: The probability of skipping a communication, in [0, 1).
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        T: The number of rounds.
-        nonconvexity: m; None: L.
     """
     count("T", T, "T is the number of rounds")
     _, y, z = disagreement(p, L, eta, nonconvexity)
@@ -180,18 +158,6 @@ def terms(
 
     The agents must start at x_i = x_{0,i} = x^0 with lambda_i = 0, and every local solve must reach
     ||grad L_i||^2 <= eps_1 (epsilon_1).
-
-    Args:
-        T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        p: The probability of skipping a communication, in [0, 1).
-        epsilon_1: The bound of ||grad L_i||^2 after a local solve; 0 is an exact solve.
-        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, an upper bound of it if delta is finite.
-        delta: An upper bound of ||grad f_i(x) - grad f(x)||, as theory.heterogeneity gives it; needed if p > 0.
-        agents: N; None: unknown.
-        nonconvexity: m; None: L.
     """
     c, delta = constants(L, eta, p), difference_bound(p, delta)
     check_setting(T, gap, epsilon_1, agents)
@@ -217,7 +183,8 @@ def bound(
 ) -> float:
     """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
-        (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
+        (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2)
+        + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
 
     Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and p < max_skip_probability(L, eta, m), which
     is 1 if the f_i are convex (m = nonconvexity = 0). Otherwise the bound is infinite.
@@ -238,9 +205,6 @@ def bound(
     return sum(terms(T, gap, **steps, gradients=gradients, delta=delta, agents=agents, nonconvexity=nonconvexity))
 
 
-# --- settings that reach a target -------------------------------------------------------------------------------------
-
-
 @explained
 def rounds_for(
     epsilon: float,
@@ -256,15 +220,6 @@ def rounds_for(
 
     The paper's remark has the inverse, T = 1/(2 C_2 D_0 epsilon). If local solves reach `local_accuracy` and p is at
     most `guaranteed_skip_probability`, `bound` is at most epsilon.
-
-    Args:
-        epsilon: The target for ||grad f||^2.
-        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2.
-        p: The probability of skipping a communication, in [0, 1).
-        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     c = constants(L, eta, p)
@@ -274,13 +229,7 @@ def rounds_for(
 
 @explained
 def local_accuracy(
-    epsilon: float,
-    *,
-    L: float,
-    eta: float,
-    p: float = 0.0,
-    delta: float = math.inf,
-    nonconvexity: float | None = None,
+    epsilon: float, *, L: float, eta: float, p: float = 0.0, delta: float = math.inf, nonconvexity: float | None = None
 ) -> float:
     """Return the eps_1 that local solves must reach: epsilon/(2 C_4) if every round communicates.
 
@@ -290,14 +239,6 @@ def local_accuracy(
 
     In place of the second term the paper has delta^2. It is smaller for every p up to `guaranteed_skip_probability`,
     and 0 for agents with the same gradients.
-
-    Args:
-        epsilon: The target for ||grad f||^2.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        p: The probability of skipping a communication, in [0, 1).
-        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
-        nonconvexity: m; None: L.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     c = constants(L, eta, p)
@@ -315,15 +256,7 @@ def local_accuracy(
 def guaranteed_skip_probability(
     epsilon: float, delta: float, L: float, eta: float, nonconvexity: float | None = None
 ) -> float:
-    """Return the largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4, so that skipping costs epsilon/4.
-
-    Args:
-        epsilon: The target for ||grad f||^2.
-        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-        nonconvexity: m; None: L.
-    """
+    """Return the largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4, so that skipping costs epsilon/4."""
     c_5 = constants(L, eta, 0.5).C_5
     allowed = accuracy_ratio(epsilon, delta) / (8 * c_5)
     most = math.nextafter(max_skip_probability(L, eta, nonconvexity), 0)
@@ -340,8 +273,6 @@ def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> in
     Args:
         epsilon_1: The ||grad L_i||^2 to reach.
         start: ||grad L_i||^2 at the start of the local solve.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD.
     """
     positive("epsilon_1", epsilon_1, "epsilon_1 is the ||grad L_i||^2 to reach, e.g. 1e-8")
     at_least("start", start, 0, "start is ||grad L_i||^2 at the start of the local solve")
@@ -377,13 +308,7 @@ class Savings(NamedTuple):
 
 @explained
 def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savings:
-    """Return the skip probabilities that are allowed at these epsilon/delta^2; the paper uses eta = max_eta(L)/2.
-
-    Args:
-        ratios: Values of epsilon/delta^2.
-        L: The smoothness of the f_i.
-        eta: The step of FedPD, below max_eta(L).
-    """
+    """Return the skip probabilities that are allowed at these epsilon/delta^2; the paper uses eta = max_eta(L)/2."""
     columns: tuple[Callable[[float], float], ...] = (
         lambda ratio: skip_probability(ratio, 1.0, L, eta),
         lambda ratio: linear_skip_probability(ratio, 1.0, eta),

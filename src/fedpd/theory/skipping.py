@@ -3,13 +3,17 @@
 A stretch is k local rounds followed by a communication. With u_i = x_i - x* at a communication, P_i = (I + eta H_i)^-1,
 y = x_0 - x* = mean_i (I - eta H_i) u_i and g_i = grad f_i(x*), a stretch is affine in the u_i and in m, the mean dual:
 
-    paper       u_i+ = P_i^k (y + eta H_i u_i) - T_i g_i                T_i = eta (P_i + ... + P_i^{k-1})
-    corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m                m: exact, m = -mean_i H_i u_i, or estimated
+    paper       u_i+ = P_i^k (y + eta H_i u_i) - T_i g_i,   T_i = eta (P_i + ... + P_i^{k-1})
+    corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m,   m = -mean_i H_i u_i, or an estimate
 
 `contraction` is the spectral radius of that map: in the long run one communication multiplies the error by it. If all
 Hessians are equal there are closed forms, for fixed and for random stretches: the corrected rule with the exact mean
 dual multiplies the mean of the agents' errors by (1 + eta h)^-k and their differences by 1 - (1 + eta h)^-k, along
 every eigenvector of H with eigenvalue h in [mu, L]. Proofs are in docs/theory/skipping.md.
+
+Arguments of the functions: `hessians` are the H_i (N, d, d), `linear` the c_i (N, d), `eta` is the step of FedPD, `k`
+the rounds per communication, `drift` the rule for skipped rounds, `h` an eigenvalue of the Hessian, `mu` and `L` are
+the smallest and the largest, and `p` in [0, 1) is the probability of skipping a communication.
 """
 
 import math
@@ -21,34 +25,6 @@ import numpy as np
 from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import at_least, below, check_room, choice, count, positive, refuse
 from fedpd.base.typed import explained
-
-__all__ = [
-    "DRIFTS",
-    "Drift",
-    "Errors",
-    "Factors",
-    "Floor",
-    "Schedule",
-    "Stretch",
-    "best_equal_stretch",
-    "best_stretch",
-    "communications_map",
-    "contraction",
-    "effective_eta",
-    "equal_contraction",
-    "factors",
-    "fewest_communications",
-    "free_mean_map",
-    "k_folds",
-    "longest_winning_stretch",
-    "mean_square_contraction",
-    "paper_floor",
-    "rate_per_round",
-    "relative_communications",
-    "small_eta_floor",
-    "stretch_map",
-    "typical_contraction",
-]
 
 Drift = Literal["paper", "corrected", "corrected-exact"]
 Errors = Literal["agents", "server"]
@@ -78,12 +54,6 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "correc
 
     drift="corrected" adds d rows and columns for eta m, the estimate. At k = 1 the three rules are the same and m has
     no effect, so it is left out.
-
-    Args:
-        hessians: The H_i, (N, d, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
-        drift: The rule for skipped rounds.
     """
     hessians = _hessians(hessians)
     powers, sums = _powers(hessians, eta, k)
@@ -111,10 +81,6 @@ def contraction(
     """Return the spectral radius of a stretch, the factor on the error per communication in the long run.
 
     Args:
-        hessians: The H_i, (N, d, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
-        drift: The rule for skipped rounds.
         of: "agents": the error of every x_i and lambda_i. "server": only the error of the mean of the x_i and of x_0.
             These do not depend on every difference between agents, and on none if the Hessians are equal.
     """
@@ -131,14 +97,7 @@ def contraction(
 
 @explained
 def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
-    """Return the k-th root of `contraction`, the factor per local round.
-
-    Args:
-        hessians: The H_i, (N, d, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
-        drift: The rule for skipped rounds.
-    """
+    """Return the k-th root of `contraction`, the factor per local round."""
     return contraction(hessians, eta, k, drift) ** (1 / k)
 
 
@@ -147,12 +106,6 @@ def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Dri
     """Return the number of communications to a high accuracy, divided by the number for k = 1 at the same eta.
 
     Below 1, skipping wins. It is log contraction(1)/log contraction(k), and infinite if a stretch does not contract.
-
-    Args:
-        hessians: The H_i, (N, d, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
-        drift: The rule for skipped rounds.
     """
     single, stretch = contraction(hessians, eta, 1, drift), contraction(hessians, eta, k, drift)
     return math.log(single) / math.log(stretch) if stretch < 1 else math.inf
@@ -162,14 +115,7 @@ def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Dri
 def communications_map(
     hessians: np.ndarray, etas: Sequence[float] | np.ndarray, ks: Sequence[int], drift: Drift = "corrected-exact"
 ) -> np.ndarray:
-    """Return `relative_communications` for every k (rows) and eta (columns).
-
-    Args:
-        hessians: The H_i, (N, d, d).
-        etas: Steps of FedPD.
-        ks: Rounds per communication.
-        drift: The rule for skipped rounds.
-    """
+    """Return `relative_communications` for every k (rows) and eta (columns)."""
     steps, stretches = as_array(etas, "etas", ETA), as_array(ks, "ks", STRETCH)
     rows = [[relative_communications(hessians, eta, k, drift) for eta in steps.tolist()] for k in stretches.tolist()]
     return np.array(rows)
@@ -180,9 +126,6 @@ def best_stretch(hessians: np.ndarray, eta: float, drift: Drift = "corrected-exa
     """Return the k in 1, ..., longest with the smallest `contraction`, or the smallest of several such k.
 
     Args:
-        hessians: The H_i, (N, d, d).
-        eta: The step of FedPD.
-        drift: The rule for skipped rounds.
         longest: The largest k to try.
     """
     count("longest", longest, STRETCH, bits=16)
@@ -208,9 +151,6 @@ def paper_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int) ->
 
     Args:
         hessians: The H_i, (N, d, d), with a positive definite mean.
-        linear: The c_i, (N, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
     """
     hessians, linear, gradients = _at_solution(hessians, linear)
     _, sums = _powers(hessians, eta, k)
@@ -225,17 +165,11 @@ def small_eta_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int
 
     Args:
         hessians: The H_i, (N, d, d), with a positive definite mean.
-        linear: The c_i, (N, d).
-        eta: The step of FedPD.
-        k: The rounds per communication.
     """
     count("k", k, STRETCH)
     hessians, linear, gradients = _at_solution(hessians, linear)
     pull = np.einsum("nij,nj->i", hessians, gradients) / len(hessians)
     return _floor(hessians, positive("eta", eta, ETA) * (k - 1) / 2 * np.linalg.solve(hessians.mean(0), pull))
-
-
-# --- helper functions -------------------------------------------------------------------------------------------------
 
 
 def _powers(hessians: np.ndarray, eta: float, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -297,13 +231,7 @@ class Factors(NamedTuple):
 
 @explained
 def factors(h: float, eta: float, k: int) -> Factors:
-    """Return (1 + eta h)^-k and 1 - (1 + eta h)^-k.
-
-    Args:
-        h: An eigenvalue of the Hessian.
-        eta: The step of FedPD.
-        k: The rounds per communication.
-    """
+    """Return (1 + eta h)^-k and 1 - (1 + eta h)^-k."""
     folds = k_folds(h, eta, count("k", k, STRETCH))
     return Factors(math.exp(-folds), -math.expm1(-folds))
 
@@ -316,27 +244,14 @@ def k_folds(h: float, eta: float, k: float) -> float:
 
 @explained
 def effective_eta(h: float, eta: float, k: int) -> float:
-    """Return ((1 + eta h)^k - 1)/h, the eta whose factors without skipping equal those of k rounds with `eta`.
-
-    Args:
-        h: An eigenvalue of the Hessian.
-        eta: The step of FedPD.
-        k: The rounds per communication.
-    """
+    """Return ((1 + eta h)^k - 1)/h, the eta whose factors without skipping equal those of k rounds with `eta`."""
     folds = k_folds(h, eta, count("k", k, STRETCH))
     return math.expm1(folds) / h if folds < 700 else math.inf
 
 
 @explained
 def equal_contraction(mu: float, L: float, eta: float, k: int) -> float:
-    """Return max((1 + eta mu)^-k, 1 - (1 + eta L)^-k), the `contraction` for N > 1 agents with the same Hessian.
-
-    Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
-        k: The rounds per communication.
-    """
+    """Return max((1 + eta mu)^-k, 1 - (1 + eta L)^-k), the `contraction` for N > 1 agents with the same Hessian."""
     _check_curvature(mu, L)
     return max(factors(mu, eta, k).mean, factors(L, eta, k).difference)
 
@@ -346,11 +261,6 @@ def free_mean_map(h: float, eta: float, k: int) -> np.ndarray:
     """Return the matrix (2, 2) by which a stretch with the estimated m multiplies (mean of u_i, eta m).
 
     The differences between agents change as with the exact m.
-
-    Args:
-        h: An eigenvalue of the Hessian.
-        eta: The step of FedPD.
-        k: The rounds per communication.
     """
     a, q = positive("eta", eta, ETA) * positive("h", h, CURVATURE), factors(h, eta, k).mean
     rounds = (1 - q * (1 + a)) / a  # 1/(1 + a) + ... + 1/(1 + a)^{k-1}
@@ -365,11 +275,6 @@ def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
     It is an integer next to the root of (1 + eta mu)^-k + (1 + eta L)^-k = 1. The root lies between log 2/log(1 + eta
     L) and log 2/log(1 + eta mu), and equals both if mu = L. Below the root the mean converges more slowly than the
     differences, above it the differences do.
-
-    Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
     """
     _check_curvature(mu, L)
     low, high = (math.log(2) / k_folds(h, eta, 1) for h in (L, mu))
@@ -386,11 +291,6 @@ def longest_winning_stretch(mu: float, L: float, eta: float) -> int:
     """Return the largest k whose `equal_contraction` is below that of k = 1, or 1 if skipping never wins.
 
     Skipping wins for k > 1 with (1 + eta L)^k < 1 + 1/(eta mu). There is no such k if eta >= 1/sqrt(mu L).
-
-    Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
     """
     _check_curvature(mu, L)
     limit = math.log1p(1 / (positive("eta", eta, ETA) * mu)) / k_folds(L, eta, 1)
@@ -419,9 +319,6 @@ def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> S
     differences most, each by the factor eta L/(1 + eta L).
 
     Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
         accuracy: The factor to reach, in (0, 1).
     """
     _check_curvature(mu, L)
@@ -437,21 +334,12 @@ def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> S
     return Schedule(communications, total, long)
 
 
-# --- equal Hessians and random skipping: stretches of random length ---------------------------------------------------
-
-
 @explained
 def mean_square_contraction(mu: float, L: float, eta: float, p: float) -> float:
     """Return the root mean square of the factor per communication, for the worst mode, at skip probability p.
 
     P(k) = (1-p) p^{k-1}, and E t^k = (1-p) t/(1 - p t) gives E q^{2k} for the mean (h = mu) and E (1 - q^k)^2 for the
     differences (h = L), with q = 1/(1 + eta h).
-
-    Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
-        p: The probability of skipping a communication, in [0, 1).
     """
     _check_curvature(mu, L)
     _probability(p)
@@ -468,12 +356,6 @@ def typical_contraction(mu: float, L: float, eta: float, p: float) -> float:
     """Return exp of the mean logarithm of the factor per communication, the factor of a long run with probability 1.
 
     It is at most the factor of a fixed stretch with the mean length 1/(1-p), since log(1 - q^k) is concave in k.
-
-    Args:
-        mu: The smallest eigenvalue.
-        L: The largest eigenvalue.
-        eta: The step of FedPD.
-        p: The probability of skipping a communication, in [0, 1).
     """
     _check_curvature(mu, L)
     _probability(p)

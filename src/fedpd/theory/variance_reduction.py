@@ -4,7 +4,8 @@ There are Q = `iterations` local steps per round, a full gradient every I = `ref
 per step (None: all samples of the agent, so that no gradient is noisy). gamma is the proximal step. L must be the
 smoothness of the samples' losses, E||grad F(x; xi) - grad F(y; xi)||^2 <= L^2 ||x - y||^2, on average over an agent's
 samples. Lemma 11, on the variance, needs it, and it does not follow from Assumption 1, on the f_i. Proofs are in
-docs/theory/rates.md. `gap` is D_0 = f(x^0) - inf f, and `gradients` is mean_i ||grad f_i(x^0)||^2.
+docs/theory/rates.md. `gap` is D_0 = f(x^0) - inf f, and `gradients` is mean_i ||grad f_i(x^0)||^2. All functions take
+the arguments of `bound`.
 """
 
 import math
@@ -35,20 +36,10 @@ class Schedule(NamedTuple):
 
 @explained
 def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float:
-    """Return 1/(3 (Q + sqrt(Q I/B)) L). Theorem 3 needs an eta below it.
-
-    Args:
-        L: The smoothness of the samples' losses.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
-    """
+    """Return 1/(3 (Q + sqrt(Q I/B)) L). Theorem 3 needs an eta below it."""
     positive("L", L, SMOOTHNESS)
     plan = _schedule(iterations, refresh, batch)
     return 1 / (3 * (iterations + math.sqrt(iterations * refresh * _inverse(plan))) * L)
-
-
-# --- the theorem as proved --------------------------------------------------------------------------------------------
 
 
 class Constants(NamedTuple):
@@ -75,19 +66,11 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
 
     With s = sqrt((IQ - 1)/B), and n = 0 if IQ = 1 (no estimate is used for a second step), else 1:
 
-        k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma                                   bounds the duals' steps
+        k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma    bounds the duals' steps
         C_10 = 1/(2 eta) + 1/gamma - L/2 - L s - eta k^2
         C_12 = C_10 - eta ((L + 1/gamma)^2 + n L^2/B)/(2 (1 - L eta))
         J    = (1 + L eta) k + L + 1/gamma + n L sqrt(I/B)
         C_9  = 2 J^2/C_12 + 4/eta          start = eta (1 + 2 eta k^2/C_12 + (1 + L eta)^2/2)
-
-    Args:
-        L: The smoothness of the samples' losses.
-        eta: The step of FedPD, below max_eta.
-        gamma: The proximal step, above min_gamma.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
@@ -108,13 +91,6 @@ def min_gamma(L: float, eta: float, iterations: int, refresh: int, batch: int | 
     The printed condition, gamma > 5 eta/(B sqrt(L)), does not have the unit of gamma, and does not make C_10 positive.
     eta C_12 is a concave quadratic in t = eta/gamma that is positive at t = 0. The result is eta divided by its
     positive root.
-
-    Args:
-        L: The smoothness of the samples' losses.
-        eta: The step of FedPD, below max_eta.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, math.inf, plan)
@@ -161,9 +137,6 @@ def bound(
     return c.C_9 / T * (gap + c.start * gradients)
 
 
-# --- the theorem as printed -------------------------------------------------------------------------------------------
-
-
 class PrintedConstants(NamedTuple):
     """C_9, ..., C_13 of the appendix. Some that should be positive can be negative."""
 
@@ -178,16 +151,7 @@ class PrintedConstants(NamedTuple):
 def printed_constants(
     L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> PrintedConstants:
-    """Return the constants as printed, even if they are negative; C_9 is then infinite.
-
-    Args:
-        L: The smoothness of the samples' losses.
-        eta: The step of FedPD, below max_eta.
-        gamma: The proximal step.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
-    """
+    """Return the constants as printed, even if they are negative; C_9 is then infinite."""
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
     Q, I, b = iterations, refresh, _inverse(plan)  # noqa: E741 (the paper's I)
@@ -208,24 +172,10 @@ def printed_constants(
 def printed_bound(
     T: int, gap: float, *, L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> float:
-    """Return C_9 D_0/T, the right-hand side of Theorem 3 as printed. It is NOT a guarantee, see docs/theory/rates.md.
-
-    Args:
-        T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
-        L: The smoothness of the samples' losses.
-        eta: The step of FedPD, below max_eta.
-        gamma: The proximal step.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
-    """
+    """Return C_9 D_0/T, the right-hand side of Theorem 3 as printed. NOT a guarantee, see docs/theory/rates.md."""
     c_9 = printed_constants(L, eta, gamma, iterations, refresh, batch).C_9
     _check_run(T, gap)
     return c_9 * gap / T if gap else 0.0
-
-
-# --- the cost ---------------------------------------------------------------------------------------------------------
 
 
 @explained
@@ -238,7 +188,6 @@ def schedule(samples: int, agents: int, iterations: int) -> Schedule:
     Args:
         samples: M, the samples of all agents together.
         agents: N.
-        iterations: Q, the local steps per round.
     """
     count("samples", samples, "samples is M, the number of samples of all agents")
     count("agents", agents, "agents is N")
@@ -252,12 +201,8 @@ def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh
     """Return the number of sample gradients of all agents in T rounds, ceil(T/I) M + 2 T Q B N, as in `simulate`.
 
     Args:
-        T: The number of rounds.
         samples: M, the samples of all agents together.
         agents: N.
-        iterations: Q, the local steps per round.
-        refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all samples of the agent.
     """
     count("T", T, "T is the number of rounds", least=0)
     count("samples", samples, "samples is M, the number of samples of all agents")
@@ -265,9 +210,6 @@ def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh
     _schedule(iterations, refresh, batch)
     each_step = samples if batch is None else batch * agents
     return -(-T // refresh) * samples + 2 * T * iterations * each_step
-
-
-# --- helper functions -------------------------------------------------------------------------------------------------
 
 
 def _schedule(iterations: int, refresh: int, batch: int | None) -> Schedule:

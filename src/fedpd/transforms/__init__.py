@@ -6,15 +6,33 @@
 'fedpd'
 """
 
-from fedpd.transforms._accountant import Accountant, ExampleAccountant
-from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
-from fedpd.transforms._chain import Transform
-from fedpd.transforms._compress import clip, quantize, random_k, sign, top_k
-from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
-from fedpd.transforms._private import Gaussian, gaussian
-from fedpd.transforms._server import ServerStep, server_optimizer
-from fedpd.transforms._weighted import Weights, weighted
-from fedpd.transforms._wrap import wrap
+from fedpd.transforms._accountant import Accountant as Accountant
+from fedpd.transforms._accountant import ExampleAccountant as ExampleAccountant
+from fedpd.transforms._attacks import Attack as Attack
+from fedpd.transforms._attacks import attack as attack
+from fedpd.transforms._attacks import false_dual as false_dual
+from fedpd.transforms._attacks import little as little
+from fedpd.transforms._attacks import noise as noise
+from fedpd.transforms._attacks import sign_flip as sign_flip
+from fedpd.transforms._chain import Transform as Transform
+from fedpd.transforms._compress import clip as clip
+from fedpd.transforms._compress import quantize as quantize
+from fedpd.transforms._compress import random_k as random_k
+from fedpd.transforms._compress import sign as sign
+from fedpd.transforms._compress import top_k as top_k
+from fedpd.transforms._means import MeanRule as MeanRule
+from fedpd.transforms._means import centered_clipping as centered_clipping
+from fedpd.transforms._means import geometric_median as geometric_median
+from fedpd.transforms._means import krum as krum
+from fedpd.transforms._means import median as median
+from fedpd.transforms._means import trimmed_mean as trimmed_mean
+from fedpd.transforms._private import Gaussian as Gaussian
+from fedpd.transforms._private import gaussian as gaussian
+from fedpd.transforms._server import ServerStep as ServerStep
+from fedpd.transforms._server import server_optimizer as server_optimizer
+from fedpd.transforms._weighted import Weights as Weights
+from fedpd.transforms._weighted import weighted as weighted
+from fedpd.transforms._wrap import wrap as wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.
 FACTORIES = (
@@ -31,33 +49,3 @@ FACTORIES = (
     "trimmed_mean",
     "weighted",
 )
-
-__all__ = [
-    "Accountant",
-    "Attack",
-    "ExampleAccountant",
-    "Gaussian",
-    "MeanRule",
-    "ServerStep",
-    "Transform",
-    "Weights",
-    "attack",
-    "centered_clipping",
-    "clip",
-    "false_dual",
-    "gaussian",
-    "geometric_median",
-    "krum",
-    "little",
-    "median",
-    "noise",
-    "quantize",
-    "random_k",
-    "server_optimizer",
-    "sign",
-    "sign_flip",
-    "top_k",
-    "trimmed_mean",
-    "weighted",
-    "wrap",
-]

@@ -11,35 +11,20 @@ another message in place of m_i:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
-from fedpd.core import (
-    Array,
-    Exchange,
-    Iterate,
-    Key,
-    LocalObjective,
-    Message,
-    Method,
-    Model,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    vectors_of,
-)
-from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
+from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Vector, Work, makes, vectors_of
+from fedpd.core.method import Exchange, Method, form_with_absent
+from fedpd.core.stacked import choose
+from fedpd.transforms._layer import WithInner, layers_of
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts
 
@@ -61,19 +46,12 @@ class Attack(Value):
 
 
 class Agent(NamedTuple):
-    """An agent that may attack.
+    """An agent that may attack."""
 
-    Attributes:
-        inner: The method's own state.
-        attacks: Whether it attacks.
-        reference: The model of the last broadcast.
-        bits: Random bits of this round.
-    """
-
-    inner: Any
-    attacks: Array
-    reference: Vector
-    bits: Array
+    inner: Any  # the method's own state
+    attacks: Array  # whether it attacks
+    reference: Vector  # the model of the last broadcast
+    bits: Array  # random bits of this round
 
 
 class Attributed(NamedTuple):
@@ -85,15 +63,10 @@ class Attributed(NamedTuple):
 
 @dataclass(frozen=True)
 class Corrupted:
-    """The mean of messages after attackers, who know all of them, have replaced their own.
+    """The mean of messages after attackers, who know all of them, have replaced their own."""
 
-    Attributes:
-        deviations: As in `Attack`.
-        mean: The mean of the server; None: the arithmetic mean.
-    """
-
-    deviations: float
-    mean: Callable[[Tree, Array], Tree] | None = None
+    deviations: float  # as in `Attack`
+    mean: Callable[[Tree, Array], Tree] | None = None  # the mean of the server; None: the arithmetic mean
 
     def __call__(self, messages: Attributed, sent: Array) -> Tree:
         honest = sent & ~messages.attacks
@@ -130,7 +103,7 @@ def sign_flip(scale: float = 1.0) -> Attack:
     return SignFlip(scale=scale)
 
 
-class Noise(Attack):
+class NormalNoise(Attack):
     deviation: float
 
     def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
@@ -143,11 +116,11 @@ class Noise(Attack):
         return jax.tree.unflatten(structure, noisy)
 
 
-@makes(Noise)
+@makes(NormalNoise)
 def noise(deviation: float) -> Attack:
     """Return the attack that adds normal noise with this standard deviation to each entry."""
     positive("deviation", deviation, "Give the standard deviation of the noise, e.g. 1.0")
-    return Noise(deviation=deviation)
+    return NormalNoise(deviation=deviation)
 
 
 class Little(Attack):
@@ -214,7 +187,7 @@ def attack(algorithm: Method, attack: Attack, *, agents: Sequence[int]) -> Metho
     return Attacked(method=algorithm, attack=attack, agents=tuple(int(i) for i in numbers))
 
 
-class Attacked(Layer):
+class Attacked(WithInner):
     """A method with some agents that attack."""
 
     attack: Attack
@@ -223,20 +196,11 @@ class Attacked(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        more = Spec.of("", attack=self.attack, agents=self.agents).settings
-        return Spec(base.name, base.settings + more, base.usual)
+        return self.method.spec.plus(attack=self.attack, agents=self.agents)
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         attacks = jnp.any(f.agent == jnp.asarray(self.agents, jnp.int32))
         return Agent(self.method.init(f, x), attacks, x, jnp.zeros(2, jnp.uint32))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return tuple(_exchange(exchange, self.attack) for exchange in self.method.exchanges())
@@ -267,7 +231,7 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
             return Attributed(vectors_of(message), agent.attacks)
         key = jax.random.wrap_key_data(agent.bits, impl="threefry2x32")
         false = attack.lie(agent.inner, message, agent.reference, key)
-        return jax.tree.map(partial(jnp.where, agent.attacks), false, message)
+        return choose(agent.attacks, false, message)
 
     def hear(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
         vectors = [part for part in message_parts(broadcast)[0] if isinstance(part, Vector)]

@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.value import attribute
-from fedpd.core import Array, Key, Packed, Value
+from fedpd.core import Array, Key, Packed, Value, Vector
 
 Arrays = dict[str, Array]
 
@@ -51,19 +50,12 @@ class Transform(Value):
 
 @dataclass(frozen=True)
 class VectorDecoder:
-    """Returns a vector from the arrays that travelled.
+    """Returns a vector from the arrays that travelled."""
 
-    Attributes:
-        structure: The structure of the vector's tree.
-        shapes: The shapes of its leaves.
-        dtype: Their type.
-        transforms: The transforms.
-    """
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: Any
-    transforms: tuple[Transform, ...]
+    structure: Any  # the structure of the vector's tree
+    shapes: tuple[tuple[int, ...], ...]  # the shapes of its leaves
+    dtype: Any  # their type
+    transforms: tuple[Transform, ...]  # the transforms
 
     def __call__(self, arrays: Arrays, /) -> Vector:
         size = sum(math.prod(shape) for shape in self.shapes)

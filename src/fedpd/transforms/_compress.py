@@ -116,7 +116,7 @@ class Quantize(Transform):
 
     def pack(self, values: Array, key: Key) -> tuple[Arrays, None]:
         scale = _as_float32(jnp.max(jnp.abs(values), initial=0))
-        place = (values / _not_zero(scale).astype(values.dtype) + 1) * (self.top / 2)
+        place = (values / jnp.where(scale > 0, scale, 1).astype(values.dtype) + 1) * (self.top / 2)
         chance = jax.random.uniform(key, values.shape, values.dtype)
         codes = jnp.clip(jnp.floor(place + chance), 0, self.top).astype(jnp.uint32)
         return {"codes": pack_integers(codes, self.bits), "scale": scale}, None
@@ -172,10 +172,6 @@ def _as_float32(number: Array) -> Array:
     """Return a number >= 0 as a float32 that is not smaller."""
     rounded = number.astype(jnp.float32)
     return jnp.where(rounded < number, jnp.nextafter(rounded, jnp.float32(jnp.inf)), rounded)
-
-
-def _not_zero(scale: Array) -> Array:
-    return jnp.where(scale > 0, scale, 1)
 
 
 class Clip(Transform):

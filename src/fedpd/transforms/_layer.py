@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from tree_math import Vector
-
-from fedpd.core import Around, LocalObjective, Method
+from fedpd.core import Around, LocalObjective, Method, Vector
+from fedpd.core.method import of_method
 
 
 class Layer(Around):
     """A layer that leaves the agents' states as they are. A layer with states of its own overrides what has them."""
+
+    rebuild = of_method("rebuild")
+    repeats = of_method("repeats")
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         return self.method.init(f, x)
@@ -16,13 +18,16 @@ class Layer(Around):
     def model(self, agent: Any) -> Vector:
         return self.method.model(agent)
 
-    @property
-    def rebuild(self) -> Any:
-        return self.method.rebuild
+
+class WithInner(Layer):
+    """A layer whose agents have a field `inner`, the method's own state."""
 
     @property
-    def repeats(self) -> bool:
-        return self.method.repeats
+    def rebuild(self) -> Any:
+        return rebuilt_inside(self.method.rebuild)
+
+    def model(self, agent: Any) -> Vector:
+        return self.method.model(agent.inner)
 
 
 def rebuilt_inside(rebuild: Any) -> Any:

@@ -69,7 +69,7 @@ class Krum(MeanRule):
 
     def mean(self, messages: Tree, sent: Array) -> Tree:
         rows, number = _rows(messages), jnp.sum(sent)
-        squares = _squared_distances(rows)
+        squares = jax.lax.map(lambda row: jnp.sum((rows - row) ** 2, axis=1), rows)  # one row of differences at a time
         others = sent[:, None] & sent[None] & ~jnp.eye(len(rows), dtype=bool)
         near = jnp.sort(jnp.where(others, squares, jnp.inf), axis=1)
         neighbours = jnp.maximum(number - self.f - 2, 1)
@@ -195,8 +195,3 @@ def _distances(messages: Tree, centre: Tree) -> Array:
     """Return the distance of each message to a point, (C,)."""
     differences = jax.tree.map(lambda leaf, middle: leaf - middle, messages, centre)
     return jnp.sqrt(jnp.sum(_rows(differences) ** 2, axis=1))
-
-
-def _squared_distances(rows: Array) -> Array:
-    """Return all squared distances (C, C), in the memory of one row of differences at a time."""
-    return jax.lax.map(lambda row: jnp.sum((rows - row) ** 2, axis=1), rows)

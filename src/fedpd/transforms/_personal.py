@@ -19,30 +19,21 @@ from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, form_with_absent, vectors_of
-from fedpd.core.personal import IsPersonal, merged, names_of, part_of
-from fedpd.transforms._layer import Layer, rebuilt_inside
+from fedpd.core.personal import IsPersonal, is_vector, merged, names_of, part_of
+from fedpd.transforms._layer import WithInner
 
 
 class Agent(NamedTuple):
-    """An agent with personal parameters.
+    """An agent with personal parameters."""
 
-    Attributes:
-        inner: The method's own state, of the whole model.
-        alone: The state of the server of its personal parameters.
-    """
-
-    inner: Any
-    alone: Any
+    inner: Any  # the method's own state, of the whole model
+    alone: Any  # the state of the server of its personal parameters
 
 
-class Personal(Layer):
-    """A method some of whose parameters stay at their agent.
+class Personal(WithInner):
+    """A method some of whose parameters stay at their agent."""
 
-    Attributes:
-        keeps: Which parameters do.
-    """
-
-    keeps: IsPersonal
+    keeps: IsPersonal  # which parameters do
 
     @property
     def is_personal(self) -> IsPersonal:
@@ -50,8 +41,7 @@ class Personal(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        return Spec(base.name, base.settings + Spec.of("", personal=self.keeps).settings, base.usual)
+        return self.method.spec.plus(personal=self.keeps)
 
     def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         return Personal(method=self.method.changed(changes, within), keeps=self.keeps)
@@ -62,13 +52,6 @@ class Personal(Layer):
 
     def server(self, x: Vector) -> Any:
         return self.method.server(part_of(x, self.keeps, personal=False))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     def partial(self) -> Method:
         return Personal(method=form_with_absent(self.method), keeps=self.keeps)
@@ -94,7 +77,7 @@ def with_personal_parameters(algorithm: Method, personal: Any) -> Method:
             refuse("algorithm", name, f"{rule}, which does not go with personal=", "Choose e.g. fedavg or fedpd")
     x = Vector(jnp.zeros(1))
     for broadcast in jax.eval_shape(lambda: _broadcasts(algorithm, x)):
-        if any(not isinstance(part, Vector) for part in jax.tree.leaves(broadcast, is_leaf=_is_vector)):
+        if any(not isinstance(part, Vector) for part in jax.tree.leaves(broadcast, is_leaf=is_vector)):
             rule = "has a server that sends numbers beside models, which does not go with personal="
             refuse("algorithm", name, rule, "Choose e.g. fedavg, or fedpd with memory=0")
     return Personal(method=algorithm, keeps=personal)
@@ -107,10 +90,6 @@ def _broadcasts(algorithm: Method, x: Vector) -> list[Tree]:
         server, broadcast = exchange.aggregate(server, vectors_of(exchange.send(agent)), 1.0)
         found.append(broadcast)
     return found
-
-
-def _is_vector(node: Any) -> bool:
-    return isinstance(node, Vector)
 
 
 def _check_paths(keeps: IsPersonal, names: list[str]) -> None:

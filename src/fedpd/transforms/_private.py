@@ -20,30 +20,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
 from fedpd.base.spec import Spec
-from fedpd.core import (
-    Array,
-    Exchange,
-    Iterate,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Model,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    message_kinds,
-    vectors_of,
-)
-from fedpd.core.dp_sgd import check_noise
-from fedpd.core.draws import system_normal
+from fedpd.core import Array, Iterate, Key, Kind, LocalObjective, Model, Tree, Value, Vector, Work, makes, vectors_of
+from fedpd.core.dp_sgd import FROM_KEY, check_noise
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import message_parts, model_in
 
@@ -54,18 +36,7 @@ Normal = Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers o
 
 
 class Gaussian(Value):
-    """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the attributes.
-
-    Attributes:
-        clip: The bound C; with a quantile, the first one.
-        noise_multiplier: z; None: `simulate` finds it from epsilon.
-        epsilon: The target; None: there is none.
-        delta: delta of (epsilon, delta)-differential privacy.
-        agents: K, the agents that send in a round; None: `simulate` knows.
-        quantile: The quantile of the norms that C follows; None: C is constant.
-        rate: How fast it follows.
-        count_noise: s, the standard deviation of the noise of a count; None: K/20.
-    """
+    """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the fields."""
 
     clip: float
     noise_multiplier: float | None
@@ -133,19 +104,12 @@ def gaussian(
 
 
 class Agent(NamedTuple):
-    """An agent with private messages.
+    """An agent with private messages."""
 
-    Attributes:
-        inner: The method's own state.
-        reference: The last broadcast; None: no part of a message is a model.
-        bounds: The bound C of each part of a message, (P,); None: they are constant.
-        message: The noisy message of this round.
-    """
-
-    inner: Any
-    reference: Vector | None
-    bounds: Array | None
-    message: Tree
+    inner: Any  # the method's own state
+    reference: Vector | None  # the last broadcast; None: no part of a message is a model
+    bounds: Array | None  # the bound C of each part of a message, (P,); None: they are constant
+    message: Tree  # the noisy message of this round
 
 
 class Server(NamedTuple):
@@ -157,19 +121,12 @@ class Server(NamedTuple):
 
 
 class PrivateLink(NamedTuple):
-    """The way up of one exchange.
+    """The way up of one exchange."""
 
-    Attributes:
-        exchange: The exchange of the method itself.
-        kinds: The kind of each part of a message.
-        rule: The clipping and the noise.
-        normal: Draws the noise.
-    """
-
-    exchange: Exchange
-    kinds: tuple[Kind | None, ...]
-    rule: Gaussian
-    normal: Normal
+    exchange: Exchange  # the exchange of the method itself
+    kinds: tuple[Kind | None, ...]  # the kind of each part of a message
+    rule: Gaussian  # the clipping and the noise
+    normal: Normal  # draws the noise
 
     def reference(self, x: Vector) -> Vector | None:
         return x if any(map(is_model, self.kinds)) else None
@@ -256,16 +213,6 @@ def private_link(algorithm: Method, rule: Gaussian, normal: Normal) -> PrivateLi
     return PrivateLink(exchange, kinds, rule, normal)
 
 
-def from_key(key: Key, like: Any) -> Array:
-    """Return standard normal numbers that depend on the seed, the round and the agent, for simulations."""
-    return jax.random.normal(key, like.shape, like.dtype)
-
-
-def from_system(key: Key, like: Any) -> Array:
-    """Return standard normal numbers that nobody can predict, for federations; the key is not used."""
-    return system_normal(like)
-
-
 class Private(Layer):
     """A method with private messages.
 
@@ -279,8 +226,7 @@ class Private(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.method.spec
-        return Spec(base.name, base.settings + Spec.of("", up=self.up).settings, base.usual)
+        return self.method.spec.plus(up=self.up)
 
     @property
     def form(self) -> Method:
@@ -317,7 +263,7 @@ class Private(Layer):
         return Private(method=self.method.changed(changes, within), up=self.up, normal=self.normal)
 
 
-def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = from_key) -> Private:
+def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = FROM_KEY.normal) -> Private:
     """Return the method with private messages; refuse one whose messages cannot be clipped."""
     private_link(form_with_absent(algorithm), rule, normal)
     return Private(method=algorithm, up=rule, normal=normal)

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Exchange, Method, Tree, Value, form_with_absent, makes
+from fedpd.core import Exchange, Method, Tree, Value, Vector, form_with_absent, makes
 from fedpd.core.optimizers import Optimizer
 from fedpd.transforms._layer import Layer, read_inside
 
@@ -33,15 +32,10 @@ class ServerStep(Value):
 
 
 class Server(NamedTuple):
-    """The server of a method whose step an optimiser takes.
+    """The server of a method whose step an optimiser takes."""
 
-    Attributes:
-        inner: The method's own state, whose model is x.
-        optimizer: The optimiser's state.
-    """
-
-    inner: Any
-    optimizer: Any
+    inner: Any  # the method's own state, whose model is x
+    optimizer: Any  # the optimiser's state
 
 
 @makes(ServerStep)

@@ -31,28 +31,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import (
-    Array,
-    Difference,
-    Exchange,
-    Gradient,
-    Iterate,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Model,
-    Packed,
-    Tree,
-    Unbiased,
-    Update,
-    opened,
-    vectors_of,
-)
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Vector
+from fedpd.core.message import Difference, Gradient, Iterate, Kind, Model, Packed, Unbiased, Update, opened, vectors_of
 from fedpd.transforms._chain import Transform, pack_vector
 
 OWN_POINT = (Iterate, Gradient)
@@ -80,17 +62,11 @@ class Reference(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """A message of an agent whose H_i the server counts on.
+    """A message of an agent whose H_i the server counts on."""
 
-    Attributes:
-        parts: The packed parts.
-        factors: t_i of each part that is partly predicted, packed, or an array once opened; None: none is.
-        fresh: 1 if the agent has lost its state, packed, or a number once opened.
-    """
-
-    parts: Tree
-    factors: Any
-    fresh: Any
+    parts: Tree  # the packed parts
+    factors: Any  # t_i of each part that is partly predicted, packed, or an array once opened; None: none is
+    fresh: Any  # 1 if the agent has lost its state, packed, or a number once opened
 
 
 class Told(NamedTuple):
@@ -112,19 +88,12 @@ class AsType:
 
 
 class Sender(NamedTuple):
-    """The state of an agent for the messages of an exchange.
+    """The state of an agent for the messages of an exchange."""
 
-    Attributes:
-        kept: H_i or e_i of each part of the message.
-        reference: What it knows of the broadcasts.
-        message: The packed message of this round.
-        fresh: 1 if the agent has lost its state since its last message, else 0.
-    """
-
-    kept: Vectors
-    reference: Reference
-    message: Tree
-    fresh: Array
+    kept: Vectors  # H_i or e_i of each part of the message
+    reference: Reference  # what it knows of the broadcasts
+    message: Tree  # the packed message of this round
+    fresh: Array  # 1 if the agent has lost its state since its last message, else 0
 
 
 class Receiver(NamedTuple):
@@ -135,21 +104,13 @@ class Receiver(NamedTuple):
 
 
 class Uplink(NamedTuple):
-    """The functions of the way up of one exchange.
+    """The functions of the way up of one exchange."""
 
-    Attributes:
-        exchange: The exchange of the method itself.
-        transforms: The chain.
-        kinds: The kind of each part of a message.
-        predicts: Whether iterates are predicted.
-        resets: Whether all H_i can be reset.
-    """
-
-    exchange: Exchange
-    transforms: tuple[Transform, ...]
-    kinds: tuple[Kind | None, ...]
-    predicts: bool
-    resets: bool
+    exchange: Exchange  # the exchange of the method itself
+    transforms: tuple[Transform, ...]  # the chain
+    kinds: tuple[Kind | None, ...]  # the kind of each part of a message
+    predicts: bool  # whether iterates are predicted
+    resets: bool  # whether all H_i can be reset
 
     def sender(self, inner: Any, x: Vector) -> Sender:
         """Return what an agent keeps at the start, where its own state is `inner`."""
@@ -287,15 +248,7 @@ def _times(factor: Array, move: Vector | None) -> Vector:
 def uplink(
     method: str, exchange: Exchange, kinds: tuple[Kind | None, ...], transforms: tuple[Transform, ...], everyone: bool
 ) -> Uplink:
-    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent.
-
-    Args:
-        method: The name of the method.
-        exchange: The exchange.
-        kinds: What the parts of its messages are.
-        transforms: The chain.
-        everyone: Whether all agents hear all broadcasts.
-    """
+    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent."""
     if not kinds:
         labels = [transform.description for transform in transforms]
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
@@ -332,15 +285,10 @@ def model_in(broadcast: Tree) -> Vector:
 
 
 class Held(NamedTuple):
-    """The state of the server for the broadcasts of an exchange.
+    """The state of the server for the broadcasts of an exchange."""
 
-    Attributes:
-        whole: y in the structure of the broadcast; a part that is not a vector travels as it is.
-        number: The number of broadcasts so far, from which the random numbers of the transforms come.
-    """
-
-    whole: Tree
-    number: Array
+    whole: Tree  # y in the structure of the broadcast; a part that is not a vector travels as it is
+    number: Array  # the number of broadcasts so far, from which the random numbers of the transforms come
 
 
 def start_held(shapes: Tree, x: Vector) -> Tree:

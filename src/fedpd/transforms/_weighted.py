@@ -12,25 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import (
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Method,
-    Mixing,
-    Tree,
-    Value,
-    Work,
-    form_with_absent,
-    makes,
-    opened,
-    vectors_of,
-)
-from fedpd.transforms._layer import Layer, rebuilt_inside
+from fedpd.core import Array, Key, LocalObjective, Tree, Value, Vector, Work, makes, opened, vectors_of
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent
+from fedpd.transforms._layer import WithInner
 
 
 class Weights(Value):
@@ -60,18 +46,13 @@ def weighted(by: Literal["samples"] = "samples") -> Weights:
 
 
 class Agent(NamedTuple):
-    """An agent whose messages are weighed.
+    """An agent whose messages are weighed."""
 
-    Attributes:
-        inner: The method's own state.
-        weight: n_i.
-    """
-
-    inner: Any
-    weight: Array
+    inner: Any  # the method's own state
+    weight: Array  # n_i
 
 
-class Weighted(Layer):
+class Weighted(WithInner):
     """A method whose server weighs the messages."""
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
@@ -79,13 +60,6 @@ class Weighted(Layer):
             rule = "the problem has weights, which scale the local losses, so that agents would count twice"
             refuse("mean", "weighted('samples')", rule, "Leave weights out of the problem, or weighted out of mean")
         return Agent(self.method.init(f, x), jnp.asarray(f.size, jax.tree.leaves(x)[0].dtype))
-
-    def model(self, agent: Agent) -> Vector:
-        return self.method.model(agent.inner)
-
-    @property
-    def rebuild(self) -> Any:
-        return rebuilt_inside(self.method.rebuild)
 
     @property
     def needs_everyone(self) -> bool:

@@ -6,32 +6,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
-from fedpd.core import (
-    Array,
-    Exchange,
-    Key,
-    Kind,
-    LocalObjective,
-    Method,
-    Mixing,
-    Tree,
-    Update,
-    Work,
-    form_with_absent,
-    message_kinds,
-    opened,
-)
+from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Vector, Work, opened
+from fedpd.core.dp_sgd import FROM_SYSTEM
+from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
 from fedpd.core.personal import IsPersonal
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._layer import Layer, layers_of, read_inside
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._personal import Personal, with_personal_parameters
-from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
+from fedpd.transforms._private import Gaussian, Private, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
 from fedpd.transforms._ways import (
     OWN_POINT,
@@ -59,31 +46,19 @@ Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
 class Agent(NamedTuple):
-    """An agent of a wrapped method.
+    """An agent of a wrapped method."""
 
-    Attributes:
-        inner: The method's own state.
-        senders: What the agent keeps for the messages of each exchange; () if they travel as they are.
-        held: The last broadcast of each exchange; () if broadcasts travel whole.
-    """
-
-    inner: Any
-    senders: tuple[Sender, ...]
-    held: tuple[Tree, ...]
+    inner: Any  # the method's own state
+    senders: tuple[Sender, ...]  # what the agent keeps for the messages of each exchange; () if they travel as they are
+    held: tuple[Tree, ...]  # the last broadcast of each exchange; () if broadcasts travel whole
 
 
 class Server(NamedTuple):
-    """The server of a wrapped method.
+    """The server of a wrapped method."""
 
-    Attributes:
-        inner: The method's own state.
-        receivers: What the server keeps for the messages of each exchange.
-        held: What the server keeps for the broadcasts of each exchange.
-    """
-
-    inner: Any
-    receivers: tuple[Receiver, ...]
-    held: tuple[Held, ...]
+    inner: Any  # the method's own state
+    receivers: tuple[Receiver, ...]  # what the server keeps for the messages of each exchange
+    held: tuple[Held, ...]  # what the server keeps for the broadcasts of each exchange
 
 
 def wrap(
@@ -162,7 +137,7 @@ def private_parts(algorithm: Method) -> tuple[Method, Gaussian] | None:
 
 def with_system_noise(algorithm: Method) -> Method:
     """Return the method with noise from the operating system, which nobody can predict; others are unchanged."""
-    return replace(algorithm, normal=from_system) if isinstance(algorithm, Private) else algorithm
+    return replace(algorithm, normal=FROM_SYSTEM.normal) if isinstance(algorithm, Private) else algorithm
 
 
 def check_rules(mean: Any) -> tuple[Rule, ...]:
@@ -205,19 +180,12 @@ def transformed(
 
 
 class Wrapped(Layer):
-    """A method with packed messages and broadcasts, or another mean.
+    """A method with packed messages and broadcasts, or another mean."""
 
-    Attributes:
-        up: What happens to the messages.
-        down: What happens to the broadcasts.
-        mean: How the server combines the messages, and who takes its step.
-        everyone: Whether all agents hear all broadcasts.
-    """
-
-    up: tuple[Transform, ...]
-    down: tuple[Transform, ...]
-    mean: tuple[Rule, ...]
-    everyone: bool
+    up: tuple[Transform, ...]  # what happens to the messages
+    down: tuple[Transform, ...]  # what happens to the broadcasts
+    mean: tuple[Rule, ...]  # how the server combines the messages, and who takes its step
+    everyone: bool  # whether all agents hear all broadcasts
 
     @property
     def kinds(self) -> tuple[tuple[Kind | None, ...], ...]:
@@ -230,10 +198,8 @@ class Wrapped(Layer):
 
     @property
     def spec(self) -> Spec:
-        base = self.algorithm.spec
         ways = {"up": self.up, "down": self.down, "mean": self.mean}
-        own = Spec.of("", **{name: value for name, value in ways.items() if value})
-        return Spec(base.name, base.settings + own.settings, base.usual)
+        return self.algorithm.spec.plus(**{name: value for name, value in ways.items() if value})
 
     @property
     def algorithm(self) -> Method:

@@ -40,7 +40,7 @@ def test_any_threshold_of_shares_reveals_the_secret_and_fewer_do_not() -> None:
 
 def test_two_clients_have_one_secret_and_what_is_sealed_is_bound_to_its_use() -> None:
     one, other = new_keys(), new_keys()
-    assert common(one.masking, public(other.masking)) == common(other.masking, public(one.masking))
+    assert common(one.masking, [public(other.masking)]) == common(other.masking, [public(one.masking)])
     sealed = seal(one.sealing, b"share", b"a to b")
     assert unseal(one.sealing, sealed, b"a to b") == b"share"
     with pytest.raises(InvalidTag):

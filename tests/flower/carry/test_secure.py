@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -352,6 +353,32 @@ def test_a_client_reveals_neither_two_secrets_nor_a_smaller_sum(active: list[str
     with pytest.raises(FederationError, match="0 clients sent their shares, but 3 are needed"):
         run(FEDPD, 1, grid, secure_range=BOUND)
     assert not any("shares" in content.config_records.get(CONFIGS, {}) for content in grid.told)
+
+
+@pytest.mark.parametrize("also", [(), ("sign",)])
+def test_a_server_that_tells_two_sets_of_one_sum_gets_no_two_secrets(also: tuple[str, ...]) -> None:
+    """Half of the clients are told that client 3 has dropped out: the others' shares would show its own mask, and
+    theirs its masks with its neighbours."""
+
+    class Splitting(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            half = message.metadata.dst_node_id % 2
+            if stage_of(message) in ("unmask", *also) and half and message.metadata.dst_node_id != 4:
+                record: Any = message.content.config_records[CONFIGS]
+                record.update({"active": [one for one in record["active"] if one != "3"], "missing": ["3"]})
+            reply = super().deliver(message)
+            if stage_of(message) == "unmask" and reply is not None:
+                revealed: Any = reply.content.config_records[CONFIGS]
+                told[half] += revealed.get("names", [])
+            return reply
+
+    number, told = 20, {0: list[str](), 1: list[str]()}
+    assert neighbourhood(number).neighbours < number - 1
+    grid = Splitting(app(FEDPD, (6,) * number, secure=True), number, {})
+    with suppress(FederationError):  # the shares of the others may be enough for the sum that they have signed
+        run(FEDPD, 1, grid, secure_range=BOUND, agents=number, on_timeout="partial", min_clients=14, deadline=60.0)
+    assert not told[1]
+    assert bool(told[0]) == (not also)
 
 
 # RFC 8439, appendix A.1, test vectors 1 and 2: key 0, nonce 0, block counters 0 and 1

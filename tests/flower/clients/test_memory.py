@@ -41,7 +41,8 @@ SIZES = (6,) * 4
 def ruled(tmp_path: Path, rules: str, agents: int = AGENTS, algorithm: Any = FEDPD, **options: Any) -> InProcessGrid:
     """A federation in which all clients have these rules."""
     (tmp_path / "policy.toml").write_text(rules)
-    grid = InProcessGrid(app(algorithm, (6,) * agents, **options), agents, options.pop("config", {}))
+    kind: type[InProcessGrid] = options.pop("kind", InProcessGrid)
+    grid = kind(app(algorithm, (6,) * agents, **options), agents, options.pop("config", {}))
     for context in grid.contexts.values():
         context.node_config["fedpd-policy"] = str(tmp_path / "policy.toml")
     return grid
@@ -125,6 +126,49 @@ def test_exact_participants_are_those_of_the_policy(tmp_path: Path) -> None:
         run(FEDPD, 1, ruled(tmp_path, rules, 4, secure=True), secure_range=BOUND, agents=4)
     with pytest.raises(FederationError, match=r"'participants' of this .* without masks the server sees each message"):
         run(FEDPD, 1, ruled(tmp_path, rules))
+
+
+def test_sums_of_one_run_over_different_clients_show_a_message_near_the_solution() -> None:
+    """A client that drops out late shows, by the difference of two sums, its own message up to the others' changes."""
+
+    class Open(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            if reply is not None and (found := order_of(message))[0] >= 0:
+                sent, got = (one.content.array_records["arrays"]["w"].numpy() for one in (reply, message))
+                messages[found] = sent - got
+            return reply
+
+    messages: dict[tuple[int, int], np.ndarray] = {}
+    run(FEDPD, 60, Open(app(FEDPD), AGENTS, {}))
+    errors = []
+    for number in (0, 58):
+        first = sum(messages[agent, number] for agent in range(AGENTS))
+        then = sum(messages[agent, number + 1] for agent in range(AGENTS - 1))
+        own = messages[AGENTS - 1, number]
+        errors.append(np.linalg.norm(first - then - own) / np.linalg.norm(own))
+    assert errors[0] > 0.1
+    assert errors[1] < 1e-4
+
+
+def test_a_client_may_ask_that_all_sums_of_a_run_are_over_the_same_clients(tmp_path: Path) -> None:
+    """One of four drops out in the second communication; the other three then reveal nothing."""
+
+    class Late(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            late = stage_of(message) == "vectors" and order_of(message) == (3, 1)
+            return None if late else super().deliver(message)
+
+    found: dict[str, Any] = {}
+    for rules in ("", "same-clients = true"):
+        grid = ruled(tmp_path, rules, 4, kind=Late, secure=True)
+        partial: dict[str, Any] = {"agents": 4, "on_timeout": "partial", "min_clients": 3, "deadline": 4.0}
+        try:
+            found[rules] = run(FEDPD, 2, grid, secure_range=BOUND, **partial).history["round"][-1]
+        except FederationError as error:
+            found[rules] = str(error)
+    assert found[""] == 2
+    assert "0 clients sent their shares" in found["same-clients = true"]
 
 
 def test_evaluations_are_masked_and_equal_the_plain_ones() -> None:

@@ -224,7 +224,7 @@ def test_install_as_root(kits: Path, tmp_path: Path) -> None:
     """With stand-ins for the programs that change the machine; they write down how they were called."""
     stand_ins, log = tmp_path / "stand-ins", tmp_path / "log"
     stand_ins.mkdir()
-    for name in ("useradd", "chown", "systemctl", "id", "python3", "cp", "nginx"):
+    for name in ("useradd", "chown", "systemctl", "id", "python3", "cp", "install", "nginx", "runuser"):
         answer = {"id": '[ "$*" = -u ] && echo 0'}.get(name, "true")
         (stand_ins / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n{answer}\n')
         (stand_ins / name).chmod(0o755)
@@ -243,6 +243,13 @@ def test_install_as_root(kits: Path, tmp_path: Path) -> None:
         assert "useradd --system --user-group" in said
         assert f"pip install --quiet ./{wheel_name()}[flower,privacy]" in said
         assert f"chown -R fedpd:fedpd {folder}" in said
+        log.unlink()
+        (stand_ins / "runuser").write_text("#!/bin/sh\nexit 126\n")  # as for a Python in the home folder of root
+        done = subprocess.run([str(script)], env=path, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "The user fedpd cannot run" in done.stderr
+        assert "pip" not in log.read_text()
+        (stand_ins / "runuser").write_text("#!/bin/sh\n")
         log.unlink()
     (kits / "a" / wheel_name()).write_bytes(b"another")
     done = subprocess.run([str(kits / "a" / "install.sh")], env=path, capture_output=True, text=True, check=False)

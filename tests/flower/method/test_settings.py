@@ -166,3 +166,9 @@ def test_noise_does_not_follow_from_the_seed_and_nothing_else_is_told() -> None:
 def test_settings_that_would_break_the_guarantee_are_refused(algorithm: Any, settings: Any, sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         run(algorithm, 1, **settings)
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    rounds: Any = np.int64(2)
+    found = run(FEDPD, rounds, seed=np.int64(1), evaluate_every=np.int64(1))
+    assert found.history["round"][-1] == 2

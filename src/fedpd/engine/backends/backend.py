@@ -17,26 +17,17 @@ Progress = Callable[[float], None]  # receives the fraction of a round that is d
 
 
 class Backend(ABC):
-    """A run at some round. It is made at the start of the run.
-
-    Attributes:
-        plan: The plan.
-        program: The method on the problem's functions.
-        template: The program to compile. It takes the method as an argument.
-        inputs: The arrays that do not change.
-        state: The state after the last chunk.
-        metrics: The measured values at the start; in a sweep with an axis of variants, whose proximal steps may differ.
-        paced: Whether a chunk is as long as the progress bar needs; otherwise it is one round.
-        absence: Whether agents may be absent, so that `agents` returns the agents seen by each variant.
-    """
+    """A run at some round. It is made at the start of the run."""
 
     plan: Plan
-    program: Program
-    template: Template
-    inputs: Inputs
-    state: State
+    program: Program  # the method on the problem's functions
+    template: Template  # the program to compile. It takes the method as an argument
+    inputs: Inputs  # the arrays that do not change
+    state: State  # the state after the last chunk
+    # the measured values at the start; in a sweep with an axis of variants, whose proximal steps may differ
     metrics: Metrics
-    paced: ClassVar[bool] = True
+    paced: ClassVar[bool] = True  # whether a chunk is as long as the progress bar needs; otherwise it is one round
+    # whether agents may be absent, so that `agents` returns the agents seen by each variant
     absence: ClassVar[bool] = False
 
     @abstractmethod

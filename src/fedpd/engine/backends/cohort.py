@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Method, State, Tree
+from fedpd.core import Array, Method, State, Tree, Vector
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -32,19 +31,11 @@ from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.personal import part_of
 from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.cohort_rounds import (
-    NEVER,
-    AgentTable,
-    Attendance,
-    CohortState,
-    Newest,
-    catch_up,
-    returned,
-)
+from fedpd.engine.backends.cohort_rounds import NEVER, AgentTable, Attendance, CohortState, Newest, catch_up, returned
 from fedpd.engine.backends.compiled import ChunkKey, compiled_chunk
-from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
+from fedpd.engine.execution import is_dealt, most_dealt
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, delivered_or, measure_model, toss_coin
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant
@@ -57,23 +48,14 @@ TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
 
 
 class Width(NamedTuple):
-    """The sizes of the arrays of a chunk.
+    """The sizes of the arrays of a chunk."""
 
-    Attributes:
-        rounds: The longest chunk.
-        columns: Agents per round and device.
-        rows: Rows of the table per device, without the last, which is nobody's.
-        block: The agents whose data a device has.
-        devices: The number of devices.
-        dealt: Whether the agents of a round are dealt to the devices, which all have the data of all agents.
-    """
-
-    rounds: int
-    columns: int
-    rows: int
-    block: int
-    devices: int
-    dealt: bool = False
+    rounds: int  # the longest chunk
+    columns: int  # agents per round and device
+    rows: int  # rows of the table per device, without the last, which is nobody's
+    block: int  # the agents whose data a device has
+    devices: int  # the number of devices
+    dealt: bool = False  # whether the agents of a round are dealt to the devices, which all have the data of all agents
 
 
 class Call(NamedTuple):
@@ -91,7 +73,6 @@ def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call
     Args:
         seen: The rows of all agents seen, to which this adds the agents that come for the first time.
         here: (rounds, C) the agents of each round; N where nobody is.
-        width: The sizes of the arrays.
         shapes: The shapes of the leaves of a row.
     """
     none = len(seen.slots)
@@ -153,65 +134,6 @@ def choose_width(plan: Plan, shapes: Any) -> Width:
 BLOCK = 1024  # rows to read at a time
 
 
-class ReadRow(NamedTuple):
-    """The things with which a row is read.
-
-    Attributes:
-        template: The program.
-        liveness: Which leaves of an agent's state a row holds.
-        shapes: The shapes of an agent's state.
-        first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
-            would have.
-    """
-
-    template: Template
-    liveness: Liveness
-    shapes: Any
-    first: Shard
-
-
-def mean_and_gap_of_rows(
-    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
-) -> tuple[Vector, float]:
-    """Return the mean of the copies of all N agents, and their largest distance.
-
-    Args:
-        reading: How to read a row.
-        inputs: The arrays of the run, with the method of one variant.
-        newest: The newest broadcasts.
-        seen: The rows.
-        differ: Whether copies can differ now; if not, the distance is 0.
-        agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
-            copies of their own.
-    """
-    number = len(seen.slots)
-    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
-    offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-    own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
-    for rows, last in _blocks(seen, own):
-        copies = _copies(reading, newest, inputs.method, rows, last)
-        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
-        found += [copies] if differ else []
-    mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
-    if not found:
-        return mean, 0.0
-    everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
-    if len(own) == number:  # all agents have copies of their own
-        everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
-    return mean, largest_distance_on_host(everyone)
-
-
-def all_copies(reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows) -> Vector:
-    """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
-    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
-    every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), away)
-    agents = seen.since(NEVER)
-    found = [_copies(reading, newest, inputs.method, rows, last) for rows, last in _blocks(seen, agents)]
-    if found:
-        jax.tree.map(lambda leaf, *parts: leaf.__setitem__(agents, np.concatenate(parts)), every, *found)
-    return every
-
-
 def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
     """Return the rows of some agents and their last rounds, in blocks of equal length.
 
@@ -225,16 +147,6 @@ def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndar
 
 
 @partial(jax.jit, static_argnums=0)
-def _measured_personal(template: Template, inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
-    def run(inputs: Inputs, x: Vector, gap: Array, copies: Vector) -> Metrics:
-        program = template.program(inputs.method, inputs.frozen)
-        shard = with_personal(inputs.shard, program.algorithm, copies)
-        return measure_model(program, inputs._replace(shard=shard), x, gap)
-
-    return sharded(run, template.layout, (INPUTS, SHARED, SHARED, AGENTS), SHARED)(inputs, x, gap, copies)
-
-
-@partial(jax.jit, static_argnums=0)
 def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(inputs.method, inputs.frozen)
@@ -242,23 +154,9 @@ def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Ne
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
-def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
-    """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
-    leaves, structure = jax.tree.flatten(reading.shapes)
-    shapes = structure, tuple(leaves)
-    found = jax.device_get(_compiled_copies(reading.template, reading.liveness, shapes, newest, method, rows, last))
-    return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
-
-
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template,
-    liveness: Liveness,
-    shapes: Any,
-    newest: Newest,
-    method: Method,
-    rows: Any,
-    last: Array,
+    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
 ) -> Vector:
     program, (structure, leaves) = template.program(method, None), shapes
 
@@ -270,20 +168,14 @@ def _compiled_copies(
 
 
 class AgentsSeen(NamedTuple):
-    """The agents that were present at least once, at the end of a run with absent agents.
+    """The agents that were present at least once, at the end of a run with absent agents."""
 
-    Attributes:
-        agent: (seen,) their numbers, in ascending order.
-        last: (seen,) the last round in which each was present, counted from 1.
-        state: What is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest
-            broadcasts replace, or that nothing reads, are None.
-        newest: The newest broadcast of each exchange, which absent agents receive when they come back.
-    """
-
-    agent: Any
-    last: Any
+    agent: Any  # (seen,) their numbers, in ascending order
+    last: Any  # (seen,) the last round in which each was present, counted from 1
+    # what is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest broadcasts
+    # replace, or that nothing reads, are None
     state: Any
-    newest: Newest
+    newest: Newest  # the newest broadcast of each exchange, which absent agents receive when they come back
 
 
 class CohortBackend(Backend):
@@ -400,8 +292,7 @@ class CohortBackend(Backend):
         return self._mean_and_gap(i, False)[0].tree
 
     def copies(self, i: int) -> Tree:
-        newest = variant(self.state.agents, i, self.plan.many)
-        return all_copies(self._reading(), self._inputs(i), newest, self.seen[i]).tree
+        return self._all_copies(i).tree
 
     def _with_metrics(self, rows: Rows, t: int) -> Rows:
         """Return the rows with the metrics of round t of the chunk."""
@@ -419,30 +310,64 @@ class CohortBackend(Backend):
         x = delivered_or(self.program, variant(self.state.server, i, self.plan.many), x)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
-        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap), None))
 
     def _measure_personal(self, i: int) -> Metrics:
         """Return the metrics with each agent's own parameters; those that were never present have the start's."""
         if self.data.by_block:
             rule = "needs the samples of all agents in memory, because each is measured at its own parameters"
             refuse("personal", self.plan.problem.name, rule, "Give problem.in_memory()")
-        newest = variant(self.state.agents, i, self.plan.many)
-        copies = all_copies(self._reading(), self._inputs(i), newest, self.seen[i])
-        algorithm, inputs = self.plan.algorithm, self._inputs(i)
+        copies, algorithm = self._all_copies(i), self.plan.algorithm
         x = Vector(jax.tree.map(lambda leaf: np.mean(leaf, axis=0, dtype=leaf.dtype), copies.tree))
         shared = part_of(copies, algorithm.is_personal, personal=False)
         gap = np.float64(largest_distance_on_host(shared) if algorithm.skips else 0.0)
         filled = with_padding_agents(copies, self.plan.layout)
-        return jax.device_get(_measured_personal(self.template, inputs, x, gap, filled))
-
-    def _reading(self) -> ReadRow:
-        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
-        return ReadRow(self.template, self.liveness, self.one.agent, first)
+        return jax.device_get(_measured(self.template, self._inputs(i), x, gap, filled))
 
     def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
-        newest, algorithm = variant(self.state.agents, i, self.plan.many), self.plan.algorithm
+        """Return the mean of the copies of all N agents, and their largest distance; 0 unless copies can differ now."""
+        newest, algorithm, seen = self._newest(i), self.plan.algorithm, self.seen[i]
+        # If copies agree after a communication, only agents that worked since the newest one have copies of their own.
         agree = algorithm.skips and not algorithm.copies_differ and algorithm.is_personal is None
-        return mean_and_gap_of_rows(self._reading(), self._inputs(i), newest, self.seen[i], differ, agree)
+        number, away = len(seen.slots), self._copy_of_absent(i)
+        offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
+        own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
+        for copies in self._copies_of(i, own):
+            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
+            found += [copies] if differ else []
+        mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
+        if not found:
+            return mean, 0.0
+        everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
+        if len(own) == number:  # all agents have copies of their own
+            everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
+        return mean, largest_distance_on_host(everyone)
+
+    def _all_copies(self, i: int) -> Vector:
+        """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
+        seen = self.seen[i]
+        every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), self._copy_of_absent(i))
+        agents = seen.since(NEVER)
+        found = list(self._copies_of(i, agents))
+        if found:
+            jax.tree.map(lambda leaf, *parts: leaf.__setitem__(agents, np.concatenate(parts)), every, *found)
+        return every
+
+    def _copy_of_absent(self, i: int) -> Vector:
+        """Return the copy of an agent that was never present: that of the first agent, if it has not come."""
+        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
+        return jax.device_get(_copy_of_absent(self.template, first, self._inputs(i), self._newest(i)))
+
+    def _copies_of(self, i: int, agents: np.ndarray) -> Iterator[Vector]:
+        """Yield the copies of the model of some agents seen, block by block, leaves (n, ...)."""
+        leaves, structure = jax.tree.flatten(self.one.agent)
+        kind, method = (self.template, self.liveness, (structure, tuple(leaves))), self._inputs(i).method
+        for rows, last in _blocks(self.seen[i], agents):
+            found = jax.device_get(_compiled_copies(*kind, self._newest(i), method, rows, last))
+            yield jax.tree.map(lambda leaf, last=last: leaf[last != NEVER], found)
+
+    def _newest(self, i: int) -> Newest:
+        return variant(self.state.agents, i, self.plan.many)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the method of variant i."""
@@ -525,8 +450,12 @@ def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | No
 
 
 @partial(jax.jit, static_argnums=0)
-def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-    def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-        return measure_model(template.program(inputs.method, inputs.frozen), inputs, x, gap)
+def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array, copies: Vector | None) -> Metrics:
+    """Return the metrics at x; `copies` are those of all agents, if some of their parameters are personal."""
 
-    return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
+    def run(inputs: Inputs, x: Vector, gap: Array, copies: Vector | None) -> Metrics:
+        program = template.program(inputs.method, inputs.frozen)
+        shard = inputs.shard if copies is None else with_personal(inputs.shard, program.algorithm, copies)
+        return measure_model(program, inputs._replace(shard=shard), x, gap)
+
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED, AGENTS), SHARED)(inputs, x, gap, copies)

@@ -6,6 +6,7 @@ agents come: each state is made from the row, or by `init` if the agent comes fo
 newest broadcasts that the agent missed. `loop.one_round` does the rest. At the end, the states go back to the table.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
-from fedpd.core import Array, State, Tree, Work
+from fedpd.core import Array, State, Tree, Vector, Work
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -28,9 +28,10 @@ from fedpd.core.agents import (
     one_agent,
     update_agents,
 )
+from fedpd.core.stacked import choose
 from fedpd.engine.backends.liveness import Liveness, when_missed
 from fedpd.engine.loop import (
-    InMemory,
+    Executor,
     Inputs,
     MessageSum,
     Program,
@@ -49,29 +50,18 @@ NEVER = 0  # the last round of an agent that was never present, and of a broadca
 
 
 class AgentTable(NamedTuple):
-    """The agents of a chunk of rounds. The arrays are NumPy arrays on the host.
+    """The agents of a chunk of rounds. The arrays are NumPy arrays on the host."""
 
-    Attributes:
-        rows: The kept leaves of their states, each (rows, ...).
-        last: (rows,) the last round in which each was present, counted from 1; NEVER: none.
-    """
-
-    rows: tuple[Any, ...]
-    last: Any
+    rows: tuple[Any, ...]  # the kept leaves of their states, each (rows, ...)
+    last: Any  # (rows,) the last round in which each was present, counted from 1; NEVER: none
 
 
 class Newest(NamedTuple):
-    """The newest broadcast of each exchange, which agents receive when they come back.
+    """The newest broadcast of each exchange, which agents receive when they come back."""
 
-    Attributes:
-        broadcasts: The broadcasts; zeros before the first.
-        rounds: (exchanges,) their rounds, counted from 1; NEVER: there was none.
-        model: The model at which f is measured, if all copies are equal (`Liveness.steady`).
-    """
-
-    broadcasts: tuple[Tree, ...]
-    rounds: Array
-    model: Vector
+    broadcasts: tuple[Tree, ...]  # the broadcasts; zeros before the first
+    rounds: Array  # (exchanges,) their rounds, counted from 1; NEVER: there was none
+    model: Vector  # the model at which f is measured, if all copies are equal (`Liveness.steady`)
 
 
 class CohortState(NamedTuple):
@@ -87,16 +77,11 @@ class Attendance(NamedTuple):
     """Who is present in the rounds of a chunk. On several devices, each has columns for its own agents.
 
     The arrays are NumPy arrays on the host.
-
-    Attributes:
-        agents: (rounds, C) the numbers of the agents, in ascending order; N where nobody is.
-        slots: (rounds, C) their rows in the table; the last row of the table where nobody is.
-        places: (rounds, C) the places of their data in the shard.
     """
 
-    agents: Any
-    slots: Any
-    places: Any
+    agents: Any  # (rounds, C) the numbers of the agents, in ascending order; N where nobody is
+    slots: Any  # (rounds, C) their rows in the table; the last row of the table where nobody is
+    places: Any  # (rounds, C) the places of their data in the shard
 
 
 class Visit(NamedTuple):
@@ -106,13 +91,11 @@ class Visit(NamedTuple):
     newest: Newest
 
 
-class Present(NamedTuple):
-    """Runs the agents that are present; see `loop.Executor`."""
+@dataclass(frozen=True)
+class Present(Executor):
+    """Runs the agents that are present."""
 
     here: Attendance  # (C,)
-
-    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
-        return MEMORY.coin(program, inputs, r, server)
 
     def compute(
         self, program: Program, number: int, inputs: Inputs, visit: Visit, r: Array, /
@@ -135,11 +118,6 @@ class Present(NamedTuple):
         receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
         return MessageSum(total, sending, receivers), visit._replace(agents=agents), None, work
 
-    def server_step(
-        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
-    ) -> tuple[Any, Tree, Array | None]:
-        return MEMORY.server_step(program, number, sums, server, skipped, r)
-
     def deliver(
         self, program: Program, number: int, inputs: Inputs, visit: Visit, broadcast: Tree, silent: Any, r: Array, /
     ) -> Any:
@@ -154,22 +132,13 @@ class Present(NamedTuple):
         return Visit(agents, Newest(tuple(heard), rounds, model))
 
 
-MEMORY = InMemory()
-
-
 def samples_of(inputs: Inputs) -> Shard:
     """Return the arrays in which a device finds the agents of a round."""
     return inputs.shard if inputs.everyone is None else inputs.everyone
 
 
 def agent_part(shard: Shard, place: Array, together: int) -> Shard:
-    """Return the arrays of the agent at this place of the shard.
-
-    Args:
-        shard: The arrays of all agents of this device.
-        place: The place.
-        together: How many agents run at once.
-    """
+    """Return the arrays of the agent at this place of the shard."""
     some = shard._replace(real=None)  # a padding agent is never present
     one = one_agent(some, place)
     if shard.offset is not None:
@@ -199,7 +168,7 @@ def come(
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, liveness, newest, row, jax.eval_shape(initial))
         if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`
-            agent = jax.tree.map(partial(jnp.where, last == NEVER), initial(), again())
+            agent = choose(last == NEVER, initial(), again())
         else:
             agent = lax.cond(last == NEVER, initial, again) if first else again()
         return None, catch_up(program, newest, last, agent)
@@ -233,7 +202,7 @@ def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     """Return the agent after the newest broadcast of each exchange that it missed since round `last`."""
     for e, exchange in enumerate(program.algorithm.exchanges()):
         updated = when_missed(exchange)(agent, newest.broadcasts[e])
-        agent = jax.tree.map(partial(jnp.where, newest.rounds[e] > last), updated, agent)
+        agent = choose(newest.rounds[e] > last, updated, agent)
     return agent
 
 
@@ -276,14 +245,10 @@ def step_of_cohort(
     table, newest = leave(program, liveness, table, here.slots, visit.agents, r), visit.newest
     measure = None
     if liveness.steady:
-        model = _either(happened.communicated, current_model(program, newest, visit.agents), newest.model)
+        model = choose(happened.communicated, current_model(program, newest, visit.agents), newest.model)
         newest = newest._replace(model=model)
         measure = partial(measure_model, program, inputs, delivered_or(program, server, model), 0.0)
     return CohortState(table, newest, server, r + 1), happened, measure
-
-
-def _either(condition: Array, one: Any, other: Any) -> Any:
-    return jax.tree.map(partial(jnp.where, condition), one, other)
 
 
 # The sharding of each array.

@@ -20,20 +20,13 @@ EACH_COHORT = CohortState(_axis, _axis, _axis, _none)
 
 
 class ChunkKey(NamedTuple):
-    """The key that selects a compiled chunk, together with the structures and shapes of its arguments. It is hashable.
+    """Selects a compiled chunk, together with the structures and shapes of its arguments. It is hashable."""
 
-    Attributes:
-        template: The problem's functions and how the agents run, without the method.
-        length: The longest chunk.
-        many: Whether there are several variants at once.
-        sweep: Whether each variant has a method of its own.
-        liveness: What is kept of an agent that is absent; None: all agents take part in every round.
-    """
-
-    template: Template
-    length: int
-    many: bool
-    sweep: bool
+    template: Template  # the problem's functions and how the agents run, without the method
+    length: int  # the longest chunk
+    many: bool  # whether there are several variants at once
+    sweep: bool  # whether each variant has a method of its own
+    # what is kept of an agent that is absent; None: all agents take part in every round
     liveness: Liveness | None = None
 
 
@@ -73,11 +66,6 @@ def compiled_by_size(function: Any, on_cores: dict[str, Any] | None = None, **op
     """Return (problem) -> the compiled function: compiled quickly if the problem is small, and to run fast otherwise.
 
     The problem alone decides, so that a run that resumes or continues has the same rounding.
-
-    Args:
-        function: The function.
-        on_cores: Options of the compiler on CPUs.
-        options: Options of `jax.jit`.
     """
     usual = jax.jit(function, **options)
     large = usual if on_cores is None else jax.jit(function, compiler_options=on_cores, **options)

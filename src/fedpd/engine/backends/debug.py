@@ -5,36 +5,33 @@ checks work inside of them. The results equal those of a compiled run up to roun
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
-from fedpd.core import Array, Mixing, State, Tree, Work, opened
+from fedpd.core import Array, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
+from fedpd.core.stacked import mix
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
 from fedpd.engine.loop import (
+    Executor,
     Inputs,
     MessageSum,
     Program,
     Rows,
-    combine,
-    efforts_of_all,
-    is_silent,
     measure_copies,
     one_round,
     receive,
-    toss_coin,
 )
-from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.costs import Costs, message_costs, named_stage
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
-from fedpd.engine.participation import effort_of, participants
+from fedpd.engine.participation import effort, effort_of, participants
 from fedpd.engine.plan import Plan, prepare
-from fedpd.engine.stages import named_stage
 
 
 def init_each(program: Program, shard: Shard, start: Vector) -> Any:
@@ -47,14 +44,15 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
     return _stack(made)
 
 
-class AgentByAgent(NamedTuple):
-    """Runs the agents one after another in Python; see `loop.Executor`."""
+@dataclass(frozen=True)
+class AgentByAgent(Executor):
+    """Runs the agents one after another in Python."""
 
     present: Callable[[int], np.ndarray] | None  # returns who is present in a round, (N,); None: all agents are
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         with named_stage("skip", r):
-            return toss_coin(program.algorithm, inputs.key, r, server)
+            return super().coin(program, inputs, r, server)
 
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
@@ -63,7 +61,7 @@ class AgentByAgent(NamedTuple):
         here: Any = self._here(r)
         efforts: Any = None
         if inputs.stragglers is not None and here is None:
-            efforts = efforts_of_all(program, inputs, r)
+            efforts = effort(inputs.stragglers, inputs.key, r, program.layout.agents)
         elif inputs.stragglers is not None:
             efforts = [effort_of(inputs.stragglers, inputs.key, r, i) for i in inputs.shard.agent]
         states, messages, sends, works = [], [], [], []
@@ -71,8 +69,8 @@ class AgentByAgent(NamedTuple):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
             if present:
                 with named_stage("local", r, i):
-                    effort = None if efforts is None else efforts[i]
-                    f = objective_in_round(program.functions, one, inputs.key, r, effort)
+                    share = None if efforts is None else efforts[i]
+                    f = objective_in_round(program.functions, one, inputs.key, r, share)
                     agent, work = exchange.local(f, agent, r, agent_key(inputs.key, r, one.agent, number))
             with named_stage("send", r, i):
                 messages.append(opened(exchange.send(agent)))
@@ -90,12 +88,8 @@ class AgentByAgent(NamedTuple):
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
     ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges()[number]
         with named_stage("aggregate", r):
-            silent = is_silent(program, exchange, skipped, sums.receivers, r)
-            if exchange.mixes:
-                return server, None, silent
-            return *combine(program, exchange, sums, server, silent), silent
+            return super().server_step(program, number, sums, server, skipped, r)
 
     def deliver(
         self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
@@ -108,7 +102,7 @@ class AgentByAgent(NamedTuple):
         for i, agent in enumerate(_unstack(agents)):
             with named_stage("receive", r, i):
                 if isinstance(exchange.aggregate, Mixing):
-                    mixed = _weighted_sum(exchange.aggregate.weights(jnp.int32(i)), broadcast)
+                    mixed = mix(broadcast, exchange.aggregate.weights(jnp.int32(i)))
                     received.append(exchange.receive(agent, mixed))
                 else:
                     received.append(receive(exchange, broadcast, agent, None if here is None else here[i]))
@@ -162,10 +156,6 @@ def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
 
 def _sum(trees: list[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
-
-
-def _weighted_sum(weights: Array, messages: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), messages)
 
 
 def _unstack(tree: Tree) -> list[Tree]:

@@ -6,6 +6,7 @@ The rounds are those of `loop.one_round`. Every step of an exchange reads each b
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,20 +14,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.value import constant
-from fedpd.core import Array, Exchange, State, Tree, Work
+from fedpd.core import Array, Exchange, State, Tree, Vector, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
+from fedpd.engine.execution import without_tests
 from fedpd.engine.loop import (
+    IN_MEMORY,
     INPUTS,
-    InMemory,
+    Executor,
     Inputs,
     MessageSum,
     Program,
@@ -42,27 +44,18 @@ from fedpd.engine.measure.metrics import Metrics, copies_differ, mean_copy
 from fedpd.engine.plan import Plan, prepare, put_on_devices
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
-MEMORY = InMemory()
 
 PutOnDevices = Callable[[Tree, Any], Tree]
 
 
 class Store(NamedTuple):
-    """The state of all agents in files that the system removes when the process ends.
+    """The state of all agents in files that the system removes when the process ends."""
 
-    Attributes:
-        agents: Leaves (N, ...), memory-mapped.
-        shard: The problem's arrays, on the host.
-        block: The number of agents in memory at a time.
-        put_on_devices: Puts host arrays on the devices, given a PartitionSpec.
-        devices: The number of devices.
-    """
-
-    agents: Any
-    shard: Shard
-    block: int
-    put_on_devices: PutOnDevices
-    devices: int
+    agents: Any  # leaves (N, ...), memory-mapped
+    shard: Shard  # the problem's arrays, on the host
+    block: int  # the number of agents in memory at a time
+    put_on_devices: PutOnDevices  # puts host arrays on the devices, given a PartitionSpec
+    devices: int  # the number of devices
 
     def blocks(self) -> Iterator[slice]:
         number = len(self.shard.agent)
@@ -76,7 +69,7 @@ class Store(NamedTuple):
     def _own_rows(self, some: Shard) -> Shard:
         """Return the arrays of a block with the flat rows of its agents only; rounds need no test samples."""
         if some.test_offset is not None:
-            some = some._replace(test=None, test_sizes=None, test_offset=None)
+            some = without_tests(some)
         if some.offset is None:
             return some
         share = self.block // self.devices  # agents of a block per device
@@ -108,11 +101,12 @@ def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageS
     return MessageSum(total, one.senders + other.senders, one.receivers + other.receivers)
 
 
-class OnDisk(NamedTuple):
-    """Runs agents whose state is in files, block by block; see `loop.Executor`."""
+@dataclass(frozen=True)
+class OnDisk(Executor):
+    """Runs agents whose state is in files, block by block."""
 
     store: Store
-    key: "Key"
+    key: "StepKey"
     on_progress: Callable[[float], None]  # receives the fraction of the round that is done
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
@@ -160,7 +154,7 @@ class DiskBackend(MemoryBackend):
         start, on_host = Vector(plan.problem.start), arrays(plan.problem)
         block = block_size(self.program, on_host, start)
         filled = with_padding_agents(on_host, plan.layout, block=block)
-        self.key = Key(self.template, jax.tree.structure(constant(self.inputs.method)))
+        self.key = StepKey(self.template, jax.tree.structure(constant(self.inputs.method)))
         self.store = create(plan.store, self.program, filled, block, start, partial(put_on_devices, plan.layout))
         for part in self.store.blocks():
             shard = self.store.take(filled, part)
@@ -225,23 +219,18 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
 
 
-class Key(NamedTuple):
-    """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content.
+class StepKey(NamedTuple):
+    """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content."""
 
-    Attributes:
-        template: The program without its method.
-        method: The structure of the method, all of which is static.
-    """
-
-    template: Template
-    method: Any
+    template: Template  # the program without its method
+    method: Any  # the structure of the method, all of which is static
 
     def program(self, frozen: Tree | None) -> Program:
         return self.template.program(jax.tree.unflatten(self.method, ()), frozen)
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
+def _begin(key: StepKey, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
     def run(frozen: Tree | None, shard: Shard, start: Vector) -> Any:
         return init_agents(key.program(frozen), shard, start)
 
@@ -249,21 +238,21 @@ def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
 
 
 @partial(jax.jit, static_argnums=0)
-def _coin(key: Key, random: Any, r: Array, server: Any) -> Array:
+def _coin(key: StepKey, random: Any, r: Array, server: Any) -> Array:
     return toss_coin(key.program(None).algorithm, random, r, server)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _server_step(
-    key: Key, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
+    key: StepKey, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
 ) -> tuple[Any, Tree, Array | None]:
-    return MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
+    return IN_MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
+def _compute(key: StepKey, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
     def run(inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
-        sums, agents, _, work = MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
+        sums, agents, _, work = IN_MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
         return sums, agents, work
 
     specs = (INPUTS, AGENTS, SHARED), (SHARED, AGENTS, AGENTS)
@@ -271,16 +260,16 @@ def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tu
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _deliver(key: Key, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
+def _deliver(key: StepKey, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
     def run(inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
-        return MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
+        return IN_MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
 
     specs = (INPUTS, AGENTS, SHARED, SHARED)
     return sharded(run, key.template.layout, specs, AGENTS)(inputs, agents, broadcast, r)
 
 
 @partial(jax.jit, static_argnums=0)
-def _measure(key: Key, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+def _measure(key: StepKey, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
     def run(inputs: Inputs, x: Vector, gap: Any) -> Metrics:
         return measure_model(key.program(inputs.frozen), inputs, x, gap)
 

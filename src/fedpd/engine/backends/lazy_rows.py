@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Problem, Tree
+from fedpd.core import Problem, Tree, Vector
 from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
 from fedpd.core.problem import WithFrozen
 from fedpd.core.rows import first_rows, rows_by_device
@@ -65,7 +64,6 @@ class ChunkRows:
         """Return the inputs with the samples of a chunk, and begin to load those of the next, if it is as long.
 
         Args:
-            inputs: The inputs of the run.
             drawn: The agents of each round of the chunk, by seed.
             done: The number of rounds before the chunk.
             number: The number of rounds of the chunk.
@@ -125,17 +123,11 @@ class Loader:
 
 
 class Block(NamedTuple):
-    """The sizes of the blocks in which all agents are measured.
+    """The sizes of the blocks in which all agents are measured."""
 
-    Attributes:
-        agents: Agents per block.
-        rows: Training samples per block.
-        tests: Test samples per block.
-    """
-
-    agents: int
-    rows: int
-    tests: int
+    agents: int  # agents per block
+    rows: int  # training samples per block
+    tests: int  # test samples per block
 
 
 def measure_by_block(template: Template, plan: Plan, x: Vector, gap: float) -> Metrics:

@@ -16,23 +16,18 @@ from jax.interpreters import partial_eval
 from fedpd.base.checks import refuse
 from fedpd.core import Exchange, Method, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, objective_in_round
+from fedpd.core.stacked import choose
 
 Update = Callable[[Any, Tree], Any]  # (agent, broadcast) -> agent
 Leaves = frozenset[int]  # numbers of leaves of an agent's state
 
 
 class Liveness(NamedTuple):
-    """Which leaves of an agent's state are kept while it is absent. It is hashable.
+    """Which leaves of an agent's state are kept while it is absent. It is hashable."""
 
-    Attributes:
-        rows: The numbers of the leaves that are kept.
-        replaced: The numbers of the leaves that the newest broadcasts determine.
-        steady: Whether they determine the agent's copy of the model, so that all copies are equal after every round.
-    """
-
-    rows: tuple[int, ...]
-    replaced: tuple[int, ...]
-    steady: bool
+    rows: tuple[int, ...]  # the numbers of the leaves that are kept
+    replaced: tuple[int, ...]  # the numbers of the leaves that the newest broadcasts determine
+    steady: bool  # whether they determine the agent's copy of the model, so that all copies are equal after every round
 
 
 class Shapes(NamedTuple):
@@ -45,21 +40,14 @@ class Shapes(NamedTuple):
 
 
 def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
-    """Return which leaves of an agent's state must be kept while it is absent.
-
-    Args:
-        functions: The problem's functions.
-        shapes: The shapes of the arguments.
-
-    Raises:
-        FedpdError: An exchange after the first takes place in some rounds only.
-    """
+    """Return which leaves of an agent's state must be kept while it is absent."""
     algorithm = shapes.method
     if any(exchange.when is not None for exchange in algorithm.exchanges()[1:]):
         rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"
         refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
     replaced = _replaced(functions, shapes, algorithm)
-    of_model = _read_by_model(shapes)
+    read = sources(lambda agent, method: method.model(agent), shapes.agent, shapes.method)
+    of_model = _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
     reads = _reads(functions, shapes, algorithm)
     while True:
         live = _live(reads, (of_model - replaced) | _personal(shapes.agent))
@@ -136,12 +124,12 @@ def _reads(functions: Functions, shapes: Shapes, algorithm: Method) -> _Reads:
             messages.append((exchange.send(agent), work, speaks))
             received = exchange.receive(agent, broadcasts[e])
             silent = method.skips or exchange.when is not None
-            agent = _either(heard[e], received, agent) if silent else received
+            agent = choose(heard[e], received, agent) if silent else received
         return agent, messages
 
     def miss(agent: Any, method: Any, broadcasts: Any, heard: Any) -> Any:
         for e, exchange in enumerate(method.exchanges()):
-            agent = _either(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
+            agent = choose(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
         return agent
 
     number = len(jax.tree.leaves(shapes.agent))
@@ -160,19 +148,10 @@ def _live(reads: _Reads, needed: Leaves) -> Leaves:
     return live
 
 
-def _read_by_model(shapes: Shapes) -> Leaves:
-    read = sources(lambda agent, method: method.model(agent), shapes.agent, shapes.method)
-    return _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
-
-
 def _personal(agent: Any) -> Leaves:
     """Return the leaves of the agent's own model, if the method trains one."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(agent)]
     return frozenset(i for i, path in enumerate(paths) if path and getattr(path[0], "name", "") == "personal")
-
-
-def _either(condition: Any, one: Any, other: Any) -> Any:
-    return jax.tree.map(lambda a, b: jax.numpy.where(condition, a, b), one, other)
 
 
 def _key() -> Any:

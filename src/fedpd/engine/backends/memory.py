@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from tree_math import Vector
 
-from fedpd.core import State, Tree
+from fedpd.core import State, Tree, Vector
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.backend import Backend, Progress
 from fedpd.engine.backends.compiled import ChunkKey, compiled_by_size, compiled_chunk
@@ -138,16 +137,12 @@ def compile_ahead(plan: Plan) -> None:
         _, template, inputs = prepare(plan)
         begun = inputs._replace(start=Vector(plan.problem.start))
         first = compiled_begin(plan.problem).lower(template, False, begun).compile()
-        shape = _sharded_shape if plan.layout.mesh is not None else _shape
+        meshed = plan.layout.mesh is not None  # arrays on one device have no sharding
+
+        def shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding if meshed else None)
+
         state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
         compiled_chunk(plan.problem).lower(*_arguments(plan, template, inputs, state, 0)).compile()
     except Exception:
         log.debug("%s is not compiled ahead.", plan.algorithm.description, exc_info=True)
-
-
-def _sharded_shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
-
-
-def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as for all arrays on one device
-    return jax.ShapeDtypeStruct(like.shape, like.dtype)

@@ -20,15 +20,10 @@ LAYOUT = 'Give samples in the form of one agent\'s, e.g. {"x": x_test, "y": y_te
 
 
 class CentralTest(NamedTuple):
-    """A central test set as the problem holds samples, and what is measured on it.
+    """A central test set as the problem holds samples, and what is measured on it."""
 
-    Attributes:
-        rows: The samples, leaves (m, ...).
-        metrics: What is measured, by the names of the columns.
-    """
-
-    rows: Tree
-    metrics: NamedMetrics
+    rows: Tree  # the samples, leaves (m, ...)
+    metrics: NamedMetrics  # what is measured, by the names of the columns
 
     def identity(self) -> dict[str, str]:
         """Return hashes of the samples and of the functions. A run resumes with the same ones only."""
@@ -37,10 +32,6 @@ class CentralTest(NamedTuple):
 
 def central_test(problem: Problem, test: Any) -> CentralTest:
     """Return the central test set of a run.
-
-    Args:
-        problem: The problem.
-        test: Samples in the form of one agent's samples, or the path of an .npz file with them.
 
     Raises:
         FedpdError: The samples do not have the names, shapes, types or labels of the problem's own.

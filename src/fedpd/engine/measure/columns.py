@@ -14,17 +14,17 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, in_blocks
+from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, Vector, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
+from fedpd.core.personal import is_none
 from fedpd.core.problem import AgentLoss, NamedMetrics
 from fedpd.core.statistics import own_statistics, with_own_statistics
 from fedpd.theory.curvature import local_smoothness
@@ -45,39 +45,17 @@ class AgentView(NamedTuple):
         return local_objective(self.functions, self.shard)
 
 
-class AgentMeasure(Protocol):
-    """Returns the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep."""
-
-    def __call__(self, view: AgentView, x: Vector, /) -> tuple[Tree, Tree]: ...
-
-
-class JointMeasure(Protocol):
-    """Returns a number that takes several passes over all agents. Only a simulator can measure it."""
-
-    def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
-
-
-class StateMeasure(Protocol):
-    """Returns a number from the agents' own states. Only a simulator with all agents in memory can measure it."""
-
-    def __call__(
-        self, algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, /
-    ) -> Array: ...
-
-
-class CentralMeasure(Protocol):
-    """Returns a measurement of the model x on the central test set, which belongs to no agent.
-
-    The model is (model, statistics) if it has batch statistics: those of the server, the mean of the agents' own.
-    """
-
-    def __call__(self, functions: Functions, rows: Tree, x: Vector, /) -> Tree: ...
-
-
-class Merge(Protocol):
-    """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
-
-    def __call__(self, total: Tree, each: Tree, agents: int, /) -> Any: ...
+# (view, x) -> the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep
+AgentMeasure = Callable[[AgentView, Vector], tuple[Tree, Tree]]
+# (functions, layout, shard, x) -> a number that takes several passes over all agents; only a simulator can measure it
+JointMeasure = Callable[[Functions, Layout, Shard, Vector], Array]
+# (algorithm, functions, layout, shard, state) -> a number from the states of all agents, which are in memory
+StateMeasure = Callable[[Method, Functions, Layout, Shard, State], Array]
+# (functions, rows, x) -> a measurement on the central test set, which belongs to no agent. x is (model, statistics) if
+# the model has batch statistics: those of the server, the mean of the agents' own.
+CentralMeasure = Callable[[Functions, Tree, Vector], Tree]
+# (total, each, agents) -> a column's value from the sum over agents, the kept values of all agents (N, ...), and N
+Merge = Callable[[Any, Any, int], Any]
 
 
 class Measure(NamedTuple):
@@ -141,13 +119,9 @@ def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], Any]:
         return (value, gradient), None
     # The loss depends on each agent's own parameters, so their gradients add up as squares, and not as vectors.
     shared = jax.tree.map(
-        lambda own, leaf: None if own is not None else leaf, view.shard.personal.tree, gradient.tree, is_leaf=_is_none
+        lambda own, leaf: None if own is not None else leaf, view.shard.personal.tree, gradient.tree, is_leaf=is_none
     )
     return (value, Vector(shared)), _square(gradient) - _square(Vector(shared))
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def _square(x: Vector) -> Array:
@@ -329,10 +303,6 @@ def _merge_of_metric(name: str, metric: Metric) -> Merge:
     return _cached_merge(name, metric._replace(values=_no_values))
 
 
-def _own_statistics(view: AgentView, x: Vector) -> tuple[Tree, None]:
-    return own_statistics(view.functions, view.shard, x), None
-
-
 def _sum_central(functions: Functions, rows: Tree, x: Vector) -> dict[str, MetricSum]:
     """Return the sums of all that is measured on a central test set, by the names of the columns."""
     number = len(jax.tree.leaves(rows)[0])
@@ -364,7 +334,8 @@ OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
 METRICS = Measure(agent=_sum_metrics, tests=True)
-STATISTICS = Measure(agent=_own_statistics)  # no column has it; their mean normalises the central test set
+# No column has it; the mean of the agents' statistics normalises the central test set.
+STATISTICS = Measure(agent=lambda view, x: (own_statistics(view.functions, view.shard, x), None))
 CENTRAL = Measure(central=_sum_central)
 
 COUNTED = (
@@ -413,6 +384,7 @@ MEASURED = (
         "equal.",
     ),
 )
+_accuracy = partial(Column, unit="share", better="more", measure=ACCURACY)
 # The columns that `record` can add, by the word that asks for them.
 RECORDABLE: dict[str, tuple[Column, ...]] = {
     "heterogeneity": (
@@ -449,40 +421,25 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
     ),
     "accuracy": (
-        Column(
+        _accuracy(
             "train_accuracy",
             "accuracy on all training samples",
             "training accuracy",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=lambda total, each, agents: total.trained / total.samples,
         ),
-        Column(
-            "test_accuracy",
-            "accuracy on all test samples",
-            "test accuracy",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
-            merge=_per_test(lambda total: total.right),
+        _accuracy(
+            "test_accuracy", "accuracy on all test samples", "test accuracy", merge=_per_test(lambda total: total.right)
         ),
-        Column(
+        _accuracy(
             "test_accuracy_agents",
             "mean test accuracy of the agents",
             "mean test accuracy of the agents",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(1.0),
         ),
-        Column(
+        _accuracy(
             "test_accuracy_worst",
             "mean test accuracy of the worst tenth of the agents",
             "test accuracy of the worst tenth",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(TENTH),
         ),
         Column(
@@ -495,22 +452,17 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
     ),
     "fairness": (
-        Column(
+        _accuracy(
             "test_accuracy_std",
             "standard deviation of the agents' test accuracies",
             "standard deviation of test accuracy",
-            unit="share",
-            better="less",
-            measure=ACCURACY,
             merge=_spread_of_accuracy,
+            better="less",
         ),
-        Column(
+        _accuracy(
             "test_accuracy_best",
             "mean test accuracy of the best tenth of the agents",
             "test accuracy of the best tenth",
-            unit="share",
-            better="more",
-            measure=ACCURACY,
             merge=_mean_accuracy(TENTH, best=True),
         ),
     ),
@@ -563,6 +515,11 @@ _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
 _OTHERS = (NETWORK, SAMPLE, EPSILON, EPSILON_EXAMPLES)
 KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *CENTRAL_COLUMNS, *FEDERATED, *_OTHERS)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
+
+
+def measures_of(columns: Iterable[Column]) -> list[Measure]:
+    """Return the measures of columns, each once; a column that is counted has none."""
+    return list(dict.fromkeys(column.measure for column in columns if column.measure is not None))
 
 
 def column_of(name: str) -> Column:

@@ -1,32 +1,47 @@
-"""Count the bytes of a communication from the shapes of its messages."""
+"""Run one exchange alone, and count the bytes of a communication from the shapes of its messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, as_sent, opened, vectors_of
 from fedpd.core.agents import Functions, Shard, local_objective
-from fedpd.engine.stages import Stage, unnamed_stage
 from fedpd.transforms import Accountant, ExampleAccountant
+
+Stage = Callable[..., AbstractContextManager[None]]  # (name, round, agent): adds them to the message of an error
+
+
+class StageError(FedpdError):
+    """Raised if a function of a method or a problem fails. It names the round, the stage and the agent."""
+
+
+@contextmanager
+def named_stage(name: str, r: Any, agent: int | None = None) -> Iterator[None]:
+    """Replace an error in the `with` block by one that names the stage, the round and the agent (None: the server)."""
+    try:
+        yield
+    except Exception as error:
+        who = "at the server" if agent is None else f"of agent {agent}"
+        raise StageError(f"round {int(r)}, {name} {who}: {type(error).__name__}: {error}") from error
+
+
+def unnamed_stage(name: str, r: Any, agent: int | None = None) -> AbstractContextManager[None]:
+    """Return a context that does not change errors."""
+    return nullcontext()
 
 
 class Costs(NamedTuple):
-    """The costs of a communication.
+    """The costs of a communication."""
 
-    Attributes:
-        bytes_up: The bytes that one agent sends in each exchange of a round.
-        bytes_down: The bytes that one agent receives in each exchange of a round.
-        privacy: Counts epsilon of the messages; None: they are not private.
-        examples: Counts epsilon of a sample; None: the oracle is not private.
-    """
-
-    bytes_up: tuple[int, ...]
-    bytes_down: tuple[int, ...]
-    privacy: Accountant | None = None
-    examples: ExampleAccountant | None = None
+    bytes_up: tuple[int, ...]  # the bytes that one agent sends in each exchange of a round
+    bytes_down: tuple[int, ...]  # the bytes that one agent receives in each exchange of a round
+    privacy: Accountant | None = None  # counts epsilon of the messages; None: they are not private
+    examples: ExampleAccountant | None = None  # counts epsilon of a sample; None: the oracle is not private
 
 
 class ExchangeResult(NamedTuple):
@@ -71,17 +86,7 @@ def exchanged_messages(
     evaluate: Callable[..., Any] = jax.eval_shape,
     stage: Stage = unnamed_stage,
 ) -> list[tuple[Tree, Tree]]:
-    """Return the message and the broadcast of each exchange of a round.
-
-    Args:
-        algorithm: The method.
-        objective: Returns f_i from `one`.
-        one: The data from which `objective` makes f_i.
-        agent: The agent's state.
-        server: The server's state.
-        evaluate: Calls a function, with shapes only or with numbers.
-        stage: Names the stage of an error.
-    """
+    """Return the message and the broadcast of each exchange of a round; `evaluate` runs it, with shapes or numbers."""
     messages = []
     for exchange in algorithm.exchanges():
 

@@ -34,9 +34,6 @@ def extend(
     """Return the history and the totals after more rounds. This function alone counts costs.
 
     Args:
-        history: The history so far.
-        totals: The costs of all rounds so far.
-        costs: Bytes of the messages.
         rounds: The columns of the new rounds: communicated, senders and receivers (by exchange), updates and samples
             (by agent), and the metrics.
         keep: Which of the new rounds become rows of the history. The costs of all of them count.
@@ -142,8 +139,6 @@ def first_row(values: np.ndarray, target: float, better: Literal["less", "more"]
 
     Args:
         values: A column of a history. Values that are not finite never count.
-        target: The value to reach.
-        better: Whether "less" or "more" is better.
 
     Examples:
         >>> import numpy as np

@@ -17,27 +17,16 @@ Row = dict[str, Any]
 
 
 class Measurements(NamedTuple):
-    """The history and the counts of one variant.
+    """The history and the counts of one variant."""
 
-    Attributes:
-        history: The measured rows.
-        totals: The costs of all rounds so far, also of those that were not measured.
-        updates: (N,) local steps of each agent in all rounds together.
-        diverged: When and why the variant diverged; None: it did not.
-    """
-
-    history: History
-    totals: Totals
-    updates: np.ndarray
-    diverged: Divergence | None = None
+    history: History  # the measured rows
+    totals: Totals  # the costs of all rounds so far, also of those that were not measured
+    updates: np.ndarray  # (N,) local steps of each agent in all rounds together
+    diverged: Divergence | None = None  # when and why the variant diverged; None: it did not
 
 
 def first_measurements(agents: int, metrics: dict[str, Any]) -> Measurements:
-    """Return the measurements of the start: one row with these metrics.
-
-    Raises:
-        FedpdError: The loss or the gradient is not finite at the start, so that no step size could help.
-    """
+    """Return the measurements of the start: one row with these metrics."""
     for name, what in (("loss", "f(x^0)"), ("stationarity", "||grad f(x^0)||^2")):
         value = float(np.mean(metrics[name]))
         if not np.isfinite(value):
@@ -64,7 +53,6 @@ def add_rounds(
         done: The number of rounds before this chunk.
         every: Every how many rounds the run measures.
         last: The last round of the run, which is always measured.
-        costs: Bytes of the messages.
         explain: Returns the message about a divergence, from (round, stationarity).
         participants: (K, C) the agents of the rounds, N where nobody is; None: all N agents, in order.
     """

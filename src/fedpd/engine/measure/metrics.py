@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Method, State, Tree
+from fedpd.core import Array, Method, State, Tree, Vector
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
 from fedpd.core.personal import merged, part_of
-from fedpd.engine.measure.columns import STATISTICS, AgentView, Column, Measure
+from fedpd.engine.measure.columns import STATISTICS, AgentView, Column, Measure, measures_of
 
 Metrics = dict[str, Array]  # a number for each column, by its name
 
@@ -82,16 +81,13 @@ def measure_at(
     `of_states` has the values that were measured from the agents' states. `central` has the rows of a central test set;
     None: there is none.
     """
-    if shard.personal is not None and any(one.measure is not None and one.measure.joint is not None for one in columns):
-        names = [one.name for one in columns if one.measure is not None and one.measure.joint is not None]
+    passes = [one for one in measures_of(columns) if one.joint is not None]
+    if shard.personal is not None and passes:
+        names = [one.name for one in columns if one.measure in passes]
         refuse("record", names, "is not defined for agents with personal parameters", "Leave these columns out")
     parts = measure_parts(functions, layout, shard, x, columns)
     parts |= measure_central(functions, columns, central, x, parts, layout.agents)
-    joint = {
-        column.measure: column.measure.joint(functions, layout, shard, x)
-        for column in columns
-        if column.measure is not None and column.measure.joint is not None
-    }
+    joint = {one: one.joint(functions, layout, shard, x) for one in passes if one.joint is not None}
     return merge_parts(columns, parts, gap, layout.agents, {**joint, **(of_states or {})})
 
 
@@ -99,11 +95,8 @@ def measure_states(
     algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, columns: tuple[Column, ...]
 ) -> dict[Measure, Array]:
     """Return the measurements of the agents' states, for the columns that have one."""
-    return {
-        column.measure: column.measure.state(algorithm, functions, layout, shard, state)
-        for column in columns
-        if column.measure is not None and column.measure.state is not None
-    }
+    states = {one: one.state for one in measures_of(columns)}
+    return {one: of(algorithm, functions, layout, shard, state) for one, of in states.items() if of is not None}
 
 
 def measure_parts(
@@ -116,10 +109,10 @@ def measure_parts(
 
 def agent_measures(functions: Functions, columns: tuple[Column, ...]) -> list[Measure]:
     """Return the measures that need a pass over the agents."""
-    measures = [column.measure for column in columns if column.measure is not None]
+    measures = measures_of(columns)
     if functions.statistics is not None and any(measure.central is not None for measure in measures):
         measures.append(STATISTICS)
-    return [measure for measure in dict.fromkeys(measures) if measure.agent is not None]
+    return [measure for measure in measures if measure.agent is not None]
 
 
 def measure_central(
@@ -133,14 +126,10 @@ def measure_central(
     """Return the measurements on the central test set, once for the server's model; {} if there is none.
 
     Args:
-        functions: The problem's functions.
-        columns: The columns to measure.
-        rows: The samples of the central test set.
-        x: The model.
         parts: The agents' measurements, with the sum of their batch statistics if the model has any.
         agents: The number of agents in that sum.
     """
-    measures = [one for one in dict.fromkeys(column.measure for column in columns) if one is not None and one.central]
+    measures = [one for one in measures_of(columns) if one.central is not None]
     if rows is None or not measures:
         return {}
     if functions.statistics is not None:
@@ -208,13 +197,7 @@ def consensus_gap(algorithm: Method, layout: Layout, agents: Any) -> Array:
 
 
 def with_personal(shard: Shard, algorithm: Method, copies: Vector) -> Shard:
-    """Return the arrays of the agents with their personal parameters, if the method has any.
-
-    Args:
-        shard: The arrays.
-        algorithm: The method.
-        copies: The agents' copies of the model, leaves (N, ...).
-    """
+    """Return the arrays of the agents with their personal parameters, if the method has any."""
     keeps = algorithm.is_personal
     return shard if keeps is None else shard._replace(personal=part_of(copies, keeps, personal=True))
 

@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
-from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
+from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, Vector, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
-from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_per_agent
+from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, measures_of, metric_per_agent
 from fedpd.engine.views.notebook import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
@@ -24,19 +23,13 @@ MOST_KEPT = 100_000  # agents of whom a run keeps its values
 
 @dataclass(frozen=True, repr=False)
 class Personalized:
-    """The agents' own models beside the shared model.
+    """The agents' own models beside the shared model."""
 
-    Attributes:
-        models: The agents' models, leaves (N, ...).
-        shared: What the shared model reaches on each agent's samples, (N,) by column; NaN without test samples.
-        own: What the agents' own models reach, in the same form.
-        quantity: The column that decides who gains: "test_accuracy", or "test_loss" if there are no accuracies, or
-            "loss" if there are no test samples.
-    """
-
-    models: Tree
-    shared: Values
-    own: Values
+    models: Tree  # the agents' models, leaves (N, ...)
+    shared: Values  # what the shared model reaches on each agent's samples, (N,) by column; NaN without test samples
+    own: Values  # what the agents' own models reach, in the same form
+    # the column that decides who gains: "test_accuracy", or "test_loss" if there are no accuracies, or "loss" if there
+    # are no test samples
     quantity: str
 
     @property
@@ -72,7 +65,6 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
     """Return what a model reaches on the samples of each agent.
 
     Args:
-        problem: The problem.
         models: A model; or with same=False one model per agent, leaves (N, ...).
         same: Whether all agents have the same model.
 
@@ -93,13 +85,10 @@ def final_values(
     there are more than `MOST_KEPT` agents.
 
     Args:
-        problem: The problem.
-        columns: The columns that the run recorded.
-        model: The final model.
         shard: The arrays of the problem where they are already; None: not on one device.
         own: The agents' own models, leaves (N, ...); None: all have the final model.
     """
-    tested = any(column.measure is not None and column.measure.tests for column in columns)
+    tested = any(measure.tests for measure in measures_of(columns))
     if not tested or problem.lazy or problem.agents > MOST_KEPT or jax.process_count() > 1:
         return {}
     models = model if own is None else own
@@ -144,7 +133,6 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
 
     Args:
         problem: The problem that the model was trained on, or one with other samples of the same agents.
-        model: The shared model.
         oracle: The local solver, which minimises f_i from the shared model.
         seed: The seed of the samples that the solver draws.
     """
@@ -152,10 +140,10 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
     check_fit(problem, model)
     check_oracle_fits(oracle, problem)
     check_seeds("seed", [seed])
-    functions, layout, shard = _prepared(problem)
+    functions, layout = Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None)
     with scope(problem.double):
         start = Vector(jax.tree.map(jnp.asarray, model))
-        tuned = jax.device_get(_tune(functions, layout, oracle, shard, start, jax.random.key(seed)))
+        tuned = jax.device_get(_tune(functions, layout, oracle, arrays(problem), start, jax.random.key(seed)))
     return compare(problem, model, tuned.tree)
 
 
@@ -167,14 +155,7 @@ def compare(problem: Problem, model: Tree, models: Tree) -> Personalized:
 
 
 def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
-    """Return the models that a method trained for each agent, leaves (N, ...).
-
-    Args:
-        agents: The agents' final state.
-        model: The shared model; agents that never took part have it.
-        number: N.
-        method: The method's label, for errors.
-    """
+    """Return each agent's own model, leaves (N, ...); agents that never took part have the shared `model`."""
     state = getattr(agents, "state", agents)  # an `AgentsSeen` if agents may be absent
     found = getattr(state, "personal", None)
     if found is None:
@@ -185,29 +166,19 @@ def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
         refuse("problem", f"{number} agents", f"the run had {known} agents", "Give the problem of the run")
     if state is agents:
         return found.tree
-    every = _stacked(model, number)
 
     def put(leaf: np.ndarray, own: np.ndarray) -> np.ndarray:
-        leaf = leaf.copy()
-        leaf[agents.agent] = own
-        return leaf
+        every = np.repeat(np.asarray(leaf)[None], number, axis=0)
+        every[agents.agent] = own
+        return every
 
-    return jax.tree.map(put, every, found.tree)
-
-
-def _prepared(problem: Problem) -> tuple[Functions, Layout, Shard]:
-    return Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None), arrays(problem)
+    return jax.tree.map(put, model, found.tree)
 
 
 def _metrics(problem: Problem, sums: Mapping[str, MetricSum]) -> Values:
     """Return the metrics of each agent from their sums."""
     known = () if problem.evaluation is None else problem.evaluation.measured(problem.losses)
     return {name: np.asarray(metric_per_agent(metric, sums[name])) for name, metric in known}
-
-
-def _stacked(model: Tree, number: int) -> Tree:
-    """Return the same model for all agents, leaves (N, ...)."""
-    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (number, *np.shape(leaf))), model)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

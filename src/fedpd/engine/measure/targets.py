@@ -22,15 +22,7 @@ class Target(NamedTuple):
 
 
 def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target, ...]:
-    """Return the targets that `until` names; () if there are none.
-
-    Args:
-        until: Maps names of columns to values; None: no target.
-        columns: The columns that the run measures.
-
-    Raises:
-        FedpdError: The run does not measure a name, less is not better nor more, or a value is no number.
-    """
+    """Return the targets that `until` names; () if there are none."""
     example = 'Give e.g. until={"stationarity": 1e-10}'
     if until is None:
         return ()

@@ -62,7 +62,6 @@ def draw(
     """Return a figure of a quantity against one cost, or one panel per cost.
 
     Args:
-        entries: The runs by label.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
         against: "communications", "round", "samples", "bytes", "seconds" or "network_seconds", or several of them.
         title: The title; "": the label, if there is only one.
@@ -257,9 +256,6 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height
 
     Args:
         axes: The axes, with their final limits.
-        lines: The curves.
-        names: Their names.
-        height: The height of the axes in inches.
     """
     drawn = [(line, name) for line, name in zip(lines, names, strict=True) if np.size(line.get_xdata())]
     ends = np.array([_end(axes, line) for line, _ in drawn]).reshape(-1, 2)

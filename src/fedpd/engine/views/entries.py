@@ -32,17 +32,11 @@ class Measured(Protocol):
 
 
 class Entry(NamedTuple):
-    """The runs of a method, one per seed, with their rows so far.
+    """The runs of a method, one per seed, with their rows so far."""
 
-    Attributes:
-        label: The name of the method in tables and figures.
-        runs: Its runs.
-        rounds: The number of rounds of a finished run.
-    """
-
-    label: str
-    runs: tuple[Measured, ...]
-    rounds: int
+    label: str  # the name of the method in tables and figures
+    runs: tuple[Measured, ...]  # its runs
+    rounds: int  # the number of rounds of a finished run
 
     @property
     def done(self) -> int:
@@ -295,7 +289,6 @@ def unequal_work(works: Mapping[str, float], unit: str = "sample gradients") -> 
 
     Args:
         works: The local work per communication of each method, by label. Those that are not finite do not count.
-        unit: The unit of the work.
 
     Examples:
         >>> from fedpd.engine.views.entries import unequal_work

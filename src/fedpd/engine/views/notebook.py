@@ -37,14 +37,7 @@ class Html(str):
 
 
 def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
-    """Return a table of texts with a caption above and notes below; a long one is cut.
-
-    Args:
-        caption: What the table shows.
-        head: The headings of the columns; the first column is aligned to the left.
-        rows: The cells. Those that are `Html` stay as they are, all others are escaped.
-        notes: Sentences below the table.
-    """
+    """Return a table with a caption above and notes below, cut if it is long; cells that are not `Html` are escaped."""
     left, right = 'style="text-align: left"', 'style="text-align: right"'
 
     def row(tag: str, cells: Sequence[str]) -> str:

@@ -15,29 +15,18 @@ from fedpd.core.card import Family
 
 
 class Hue(NamedTuple):
-    """One colour for three grounds.
+    """One colour for three grounds."""
 
-    Attributes:
-        light: On white paper or a light page.
-        dark: On a dark page.
-        terminal: In a terminal, whose ground may be light or dark.
-    """
-
-    light: str
-    dark: str
-    terminal: str
+    light: str  # on white paper or a light page
+    dark: str  # on a dark page
+    terminal: str  # in a terminal, whose ground may be light or dark
 
 
 class Style(NamedTuple):
-    """How to draw the curve of a method.
+    """How to draw the curve of a method."""
 
-    Attributes:
-        hue: A name of `HUES`.
-        dash: A name of `DASHES`.
-    """
-
-    hue: str
-    dash: str
+    hue: str  # a name of `HUES`
+    dash: str  # a name of `DASHES`
 
     @property
     def colours(self) -> Hue:

@@ -24,16 +24,19 @@ from fedpd.flower.carry.masks import (
     PURPOSE,
     SEALING,
     SHARE,
+    Keys,
     circle,
     common,
+    confirmations,
     derived,
     fixed_number,
+    is_signed,
     neighbourhood,
     neighbours,
     new_keys,
-    public,
     quantized,
     seal,
+    sign,
     split_secret,
     transcript,
     unseal,
@@ -42,9 +45,9 @@ from fedpd.flower.carry.protocol import TRAIN, read_order, read_reply, reply_con
 from fedpd.flower.carry.records import RefusedError, arrays_of
 
 RECORD = "masks"  # in every message of secure aggregation; at the client also the name of what it keeps in between
-KEYS, SHARES, VECTORS, UNMASK = "keys", "shares", "vectors", "unmask"  # the stages
+KEYS, SHARES, VECTORS, SIGN, UNMASK = "keys", "shares", "vectors", "sign", "unmask"  # the stages
 LEAST = 3  # clients in a sum: one of two would know the other's message from it
-BEFORE = {SHARES: KEYS, VECTORS: SHARES, UNMASK: VECTORS}
+BEFORE = {SHARES: (KEYS,), VECTORS: (SHARES,), SIGN: (VECTORS,), UNMASK: (VECTORS, SIGN)}
 
 
 class Subject(NamedTuple):
@@ -113,7 +116,8 @@ def masking_mod(name: Callable[[Context], str], memory: Memory) -> Mod:
             kept = _kept(stage, context)
             if stage["stage"] == VECTORS:
                 return _masked_reply(message, context, call_next, kept, name(context))
-            answer = {KEYS: _send_keys, SHARES: _send_shares, UNMASK: _send_unmasking}[stage["stage"]]
+            answers = {KEYS: _send_keys, SHARES: _send_shares, SIGN: _send_signature, UNMASK: _send_unmasking}
+            answer = answers[stage["stage"]]
             record = answer(stage, kept, context, name(context), memory)
         except RefusedError as error:
             record = {"note": str(error), "again": isinstance(error, OutOfTurnError)}
@@ -131,7 +135,7 @@ def _kept(stage: Any, context: Context) -> dict[str, Any]:
     if stage["stage"] == KEYS:
         return {}
     state: Any = context.state.config_records.get(RECORD, {})
-    if state.get("attempt") != stage["attempt"] or state.get("stage") != BEFORE.get(stage["stage"]):
+    if state.get("attempt") != stage["attempt"] or state.get("stage") not in BEFORE[stage["stage"]]:
         raise OutOfTurnError(f"secure aggregation: stage {stage['stage']!r} came out of turn, e.g. after a restart.")
     return dict(state)
 
@@ -177,61 +181,51 @@ def _send_keys(stage: Any, kept: Any, context: Context, name: str, memory: Memor
     if not 0 < subject.levels * subject.everyone < 2**MESSAGES.bits:
         raise RefusedError(f"secure aggregation: {subject.levels} levels of {subject.everyone} clients do not add up.")
     kept = {"attempt": stage["attempt"], "about": stage["about"], "seed": seed}
-    _keep(context, kept | {"masking": keys.masking, "sealing": keys.sealing}, KEYS)
-    told = {"keys": [public(keys.masking), public(keys.sealing)], "commitment": hashlib.sha256(seed).digest()}
-    return {**told, "settled": list(memory.settled(context, subject))}
+    _keep(context, kept | keys._asdict(), KEYS)
+    settled = list(memory.settled(context, subject))
+    return {"keys": keys.public(), "commitment": hashlib.sha256(seed).digest(), "settled": settled}
 
 
 def _send_shares(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
     """Give every neighbour its shares of this client's secrets, encrypted for it."""
     names, keys, subject = list(stage["names"]), list(stage["keys"]), _subject(kept["about"])
-    own = [public(kept["masking"]), public(kept["sealing"])]
-    wrong = len(set(names)) < len(names) or len(keys) != 2 * len(names) or len(set(keys)) < len(keys)
-    if wrong or name not in names or keys[2 * names.index(name) :][:2] != own:
-        raise RefusedError("secure aggregation: the keys of the clients are not one pair for each.")
+    own = Keys(*(kept[one] for one in Keys._fields)).public()
+    table = {one: keys[at : at + len(own)] for one, at in zip(names, range(0, len(keys), len(own)), strict=False)}
+    wrong = len(table) < len(names) or len(keys) != len(own) * len(names) or len(set(keys)) < len(keys)
+    if wrong or table.get(name) != own:
+        raise RefusedError("secure aggregation: the keys of the clients are not one set for each.")
     if not subject.least <= len(names) <= subject.everyone:
         raise RefusedError(f"secure aggregation: {len(names)} clients have keys; {subject.least} or more must.")
     memory.check(context, subject, names)
-    seed, holders = _holders(kept, names, keys, name)
-    threshold = neighbourhood(len(names)).threshold
-    secrets = [split_secret(kept[one], threshold, len(holders)) for one in ("seed", "masking")]
-    texts = dict(zip(holders, map(b"".join, zip(*secrets, strict=True)), strict=True))
-    sealed = [
-        seal(_sealing_key(kept, keys[2 * names.index(to) + 1], seed), texts[to], _about(name, to)) for to in holders[1:]
-    ]
-    _keep(context, {**kept, "names": names, "keys": keys, "owners": [name], "shares": [texts[name]]}, SHARES)
-    return {"to": holders[1:], "sealed": sealed}
-
-
-def _holders(kept: Any, names: Sequence[str], keys: Sequence[bytes], name: str) -> tuple[bytes, list[str]]:
-    """Return the hash that all clients agree on, and who holds the shares of a client's secrets."""
-    seed = transcript(kept["about"], names, keys)
-    return seed, neighbours(circle(names, seed), name, neighbourhood(len(names)).neighbours)
-
-
-def _sealing_key(kept: Any, other: bytes, seed: bytes) -> bytes:
-    return derived(common(kept["sealing"], other), SEALING + seed)
+    seed, size = transcript(kept["about"], names, keys), neighbourhood(len(names))
+    holders = neighbours(circle(names, seed), name, size.neighbours)
+    secrets = [split_secret(kept[one], size.threshold, len(holders)) for one in ("seed", "masking")]
+    own_share, *texts = map(b"".join, zip(*secrets, strict=True))
+    sealing = [derived(one, SEALING + seed) for one in common(kept["sealing"], [table[one][1] for one in holders[1:]])]
+    known = {"names": names, "signers": [table[one][2] for one in names], "owners": holders, "agreed": seed}
+    known |= {"keys": [table[one][0] for one in holders[1:]], "sealing": sealing, "shares": [own_share]}
+    _keep(context, {**kept, **known}, SHARES)
+    pairs = zip(sealing, texts, holders[1:], strict=True)
+    return {"to": holders[1:], "sealed": [seal(key, text, _about(name, to)) for key, text, to in pairs]}
 
 
 def _about(sender: str, receiver: str) -> bytes:
     return json.dumps([sender, receiver]).encode()
 
 
-def _open_shares(stage: Any, kept: Any, name: str) -> tuple[dict[str, Any], bytes]:
-    """Return what the client keeps, with the shares of its neighbours, and the hash that all clients agree on."""
-    names, keys, senders = kept["names"], kept["keys"], list(stage["senders"])
-    seed, holders = _holders(kept, names, keys, name)
-    enough = len(senders) + 1 >= neighbourhood(len(names)).threshold
-    if not enough or len(set(senders)) < len(senders) or not set(senders) <= set(holders[1:]):
+def _open_shares(stage: Any, kept: Any, name: str) -> dict[str, Any]:
+    """Return what the client keeps, of the neighbours that share their secrets: itself, then those that have sent."""
+    around = dict(zip(kept["owners"][1:], zip(kept["sealing"], kept["keys"], strict=True), strict=True))
+    senders, shares = list(stage["senders"]), list(kept["shares"])
+    enough = len(senders) + 1 >= neighbourhood(len(kept["names"])).threshold
+    if not enough or len(set(senders)) < len(senders) or not set(senders) <= around.keys():
         raise RefusedError("secure aggregation: not enough neighbours share their secrets.")
-    shares = list(kept["shares"])
     for sender, sealed in zip(senders, stage["sealed"], strict=True):
         try:
-            key = _sealing_key(kept, keys[2 * names.index(sender) + 1], seed)
-            shares.append(unseal(key, sealed, _about(sender, name)))
+            shares.append(unseal(around[sender][0], sealed, _about(sender, name)))
         except (InvalidTag, ValueError):
             raise RefusedError(f"secure aggregation: the shares of client {sender!r} were changed.") from None
-    return {**kept, "owners": [name, *senders], "shares": shares}, seed
+    return {**kept, "owners": [name, *senders], "shares": shares, "keys": [around[one][1] for one in senders]}
 
 
 def _masked_reply(
@@ -239,7 +233,7 @@ def _masked_reply(
 ) -> Message:
     """Return the reply to an order or an evaluation, with one masked vector in place of its numbers."""
     stage: Any = message.content.config_records[RECORD]
-    kept, seed = _open_shares(stage, kept, name)
+    kept = _open_shares(stage, kept, name)
     subject = _subject(kept["about"])
     _check_about(message, subject)
     reply = call_next(message, context)
@@ -258,10 +252,9 @@ def _masked_reply(
         vector, content = _encoded_numbers(entries, subject), RecordDict({"config": reply.content["config"]})
         fields = {"entries": list(entries)}
     total = ring.add(vector, ring.mask(kept["seed"], len(vector)))
-    for other in kept["owners"][1:]:
-        shared = common(kept["masking"], kept["keys"][2 * kept["names"].index(other)])
+    for other, shared in zip(kept["owners"][1:], common(kept["masking"], kept["keys"]), strict=True):
         sign = 1 if name > other else -1
-        total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + seed), sign)
+        total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + kept["agreed"]), sign)
     _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
     content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
     return Message(content, reply_to=message)
@@ -326,18 +319,38 @@ def _encoded_numbers(entries: dict[str, float], subject: Subject) -> np.ndarray:
     return np.array([1, *numbers.values()], object)
 
 
-def _send_unmasking(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
-    """Reveal this client's shares: of the seeds of those in the sum, and of the keys of those that dropped out."""
-    active, missing, subject = list(stage["active"]), list(stage["missing"]), _subject(kept["about"])
+def _send_signature(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
+    """Sign the set of the sum, once per attempt, so that no two sets can be signed by most clients."""
+    text = _set_of_sum(stage, kept, name)
+    _keep(context, kept, SIGN)
+    return {"signature": sign(kept["signing"], text)}
+
+
+def _set_of_sum(stage: Any, kept: Any, name: str) -> bytes:
+    """Return who is in the sum and who has dropped out, as all clients must have been told it, after a check."""
+    active, missing, least = list(stage["active"]), list(stage["missing"]), _subject(kept["about"]).least
     known = set(kept["names"])
-    if set(active) & set(missing) or not {*active, *missing} <= known or len(set(active)) < subject.least:
-        rule = f"{subject.least} or more must be in it, once"
+    if set(active) & set(missing) or not {*active, *missing} <= known or len(set(active)) < least:
+        rule = f"{least} or more must be in it, once"
         raise RefusedError(f"the server asks for the sum of {len(set(active))} clients; {rule}.")
     if name not in active:
         raise RefusedError("secure aggregation: the server asks a client for shares whose message is not in the sum.")
-    memory.remember(context, subject, active, kept["digest"])
-    holds = dict(zip(kept["owners"], kept["shares"], strict=True))
-    names = [one for one in (*active, *missing) if one in holds]
-    shares = [holds[one][:SHARE] if one in set(active) else holds[one][SHARE:] for one in names]
+    return bytes(kept["agreed"]) + json.dumps([sorted(active), sorted(missing)]).encode()
+
+
+def _send_unmasking(stage: Any, kept: Any, context: Context, name: str, memory: Memory) -> dict[str, Any]:
+    """Reveal this client's shares: of the seeds of those in the sum, and of the keys of those that dropped out."""
+    text, subject = _set_of_sum(stage, kept, name), _subject(kept["about"])
+    if needed := confirmations(len(kept["names"]), subject.least):
+        signers = dict(zip(kept["names"], kept["signers"], strict=True))
+        told = dict(zip(stage.get("signed", []), stage.get("signatures", []), strict=True))
+        number = sum(is_signed(signers[one], text, told[one]) for one in signers.keys() & told.keys())
+        if number < needed:
+            rule = f"{number} clients have signed the set of the sum; {needed} or more must"
+            raise RefusedError(f"secure aggregation: {rule}, so that no two sets are revealed.")
+    memory.remember(context, subject, stage["active"], kept["digest"])
+    active, holds = set(stage["active"]), dict(zip(kept["owners"], kept["shares"], strict=True))
+    names = [one for one in (*stage["active"], *stage["missing"]) if one in holds]
+    shares = [holds[one][:SHARE] if one in active else holds[one][SHARE:] for one in names]
     _keep(context, {"attempt": stage["attempt"]}, UNMASK)  # the secrets are gone, so no other set can be revealed
     return {"names": names, "shares": shares}

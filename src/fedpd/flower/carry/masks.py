@@ -14,11 +14,13 @@ import math
 import os
 import secrets
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -86,15 +88,21 @@ MESSAGES, NUMBERS = Ring(32), Ring(128)
 
 
 class Keys(NamedTuple):
-    """The secret keys of a client for one attempt: for its masks, and for sealing shares."""
+    """The secret keys of a client for one attempt: for its masks, to seal shares, and to sign the set of a sum."""
 
     masking: bytes
     sealing: bytes
+    signing: bytes
+
+    def public(self) -> list[bytes]:
+        """Return the public keys."""
+        signer = Ed25519PrivateKey.from_private_bytes(self.signing).public_key()
+        return [public(self.masking), public(self.sealing), signer.public_bytes_raw()]
 
 
 def new_keys() -> Keys:
     """Return new secret keys."""
-    return Keys(os.urandom(SECRET), os.urandom(SECRET))
+    return Keys(os.urandom(SECRET), os.urandom(SECRET), os.urandom(SECRET))
 
 
 def public(secret: bytes) -> bytes:
@@ -102,9 +110,10 @@ def public(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def common(secret: bytes, other: bytes) -> bytes:
-    """Return the secret that the owner of a secret key has in common with the owner of a public key."""
-    return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(other))
+def common(secret: bytes, others: Iterable[bytes]) -> list[bytes]:
+    """Return the secrets that the owner of a secret key has in common with the owners of public keys."""
+    own = X25519PrivateKey.from_private_bytes(secret)  # as slow as an exchange
+    return [own.exchange(X25519PublicKey.from_public_bytes(other)) for other in others]
 
 
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:
@@ -116,6 +125,20 @@ def seal(key: bytes, text: bytes, about: bytes) -> bytes:
 def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     """Return the text; raise an error if it, or `about`, is not what was sealed."""
     return ChaCha20Poly1305(key).decrypt(sealed[:NONCE], sealed[NONCE:], about)
+
+
+def sign(secret: bytes, text: bytes) -> bytes:
+    """Return the signature of a text."""
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(text)
+
+
+def is_signed(key: bytes, text: bytes, signature: bytes) -> bool:
+    """Return whether the owner of a public key has signed a text."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, text)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def split_secret(secret: bytes, threshold: int, number: int) -> list[bytes]:
@@ -179,6 +202,28 @@ def neighbourhood(clients: int) -> Neighbourhood:
 def threshold_of(everyone: int) -> int:
     """Return two thirds of all clients plus one."""
     return 2 * everyone // 3 + 1
+
+
+def confirmations(clients: int, least: int) -> int:
+    """Return how many clients must sign the set of a sum before anybody reveals a share; 0: no signature is needed.
+
+    None is needed if nobody may drop out, or all are neighbours of all. Otherwise, two sets with this many signatures
+    each would have the signature of one honest client in common, as long as the server works with a fifth of the
+    clients at most. An honest client signs one set per attempt. The clients that must be left at least, two thirds of
+    all plus one, are enough to sign.
+
+    Args:
+        clients: The clients with keys.
+        least: The least number of clients in the sum.
+
+    Examples:
+        >>> from fedpd.flower.carry.masks import confirmations
+        >>> confirmations(16, 11), confirmations(40, 40), confirmations(40, 27)
+        (0, 0, 25)
+    """
+    if least >= clients or neighbourhood(clients).neighbours == clients - 1:
+        return 0
+    return (clients + clients // COALITION) // 2 + 1
 
 
 def _tail(total: int, marked: int, drawn: int, least: int) -> float:

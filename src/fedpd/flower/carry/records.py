@@ -136,13 +136,12 @@ def _view(array: Array) -> np.ndarray:
 def serialised_bytes(content: RecordDict) -> int:
     """Return the number of bytes of a message's content as Flower sends it; Flower sends equal arrays once."""
     sizes: dict[str, int] = {}
-    for record in content.array_records.values():
-        for array in record.values():
-            sizes |= _sizes_of(array)
-        sizes[record.object_id] = len(record.deflate())
-    others = [*content.config_records.values(), *content.metric_records.values()]
-    sizes |= {record.object_id: len(record.deflate()) for record in others}
-    return len(content.deflate()) + sum(sizes.values())
+    with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
+        for record in content.values():
+            for array in record.values() if isinstance(record, ArrayRecord) else ():
+                sizes |= _sizes_of(array)
+            sizes[record.object_id] = len(record.deflate())
+        return len(content.deflate()) + sum(sizes.values())
 
 
 _SIZES: dict[str, dict[str, int]] = {}  # by the hash of an array, the bytes of its parts
@@ -153,8 +152,7 @@ def _sizes_of(array: Array) -> dict[str, int]:
     """Return the bytes of an array's parts, by their hashes; an order to many clients is serialised once for all."""
     known = _SIZES.get(array.object_id)  # Flower keeps the hash while the array is the same
     if known is None:
-        with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
-            known = {name: len(part.deflate()) for name, part in get_all_nested_objects(array).items()}
+        known = {name: len(part.deflate()) for name, part in get_all_nested_objects(array).items()}
         if len(_SIZES) >= MOST_SIZES:
             _SIZES.clear()
         _SIZES[array.object_id] = known

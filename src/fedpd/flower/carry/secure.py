@@ -9,9 +9,10 @@ Without a quorum, the server asks for shares only after all clients that send in
 is missing, it starts again with the same clients and new keys. With a quorum (on-timeout = "partial"), clients may drop
 out at every stage, as long as two thirds of all clients plus one are left. If a client drops out after the others have
 masked their messages with its key, they send their shares of that key, and the server removes these masks too. The
-client's own mask stays secret, so a message that comes late cannot be read. Once the server has asked for shares, it
-never repeats the communication with other clients, because the difference of two sums would reveal a message: clients
-tell it the clients of a sum that they have revealed, and it asks these again.
+client's own mask stays secret, so a message that comes late cannot be read. In a sparse graph of neighbours, the
+clients then sign the set of the sum before they send shares, so that the server cannot tell them different sets. Once
+the server has asked for shares, it never repeats the communication with other clients, because the difference of two
+sums would reveal a message: clients tell it the clients of a sum that they have revealed, and it asks these again.
 
 Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
 equal part of the time that is left.
@@ -33,7 +34,7 @@ from flwr.serverapp import Grid
 from fedpd.core import Tree
 from fedpd.flower.carry.collect import Collected, Timeouts, collect
 from fedpd.flower.carry.directory import ClientDirectory, FederationError
-from fedpd.flower.carry.masked_client import KEYS, RECORD, SHARES, UNMASK, VECTORS, Subject, has_shapes
+from fedpd.flower.carry.masked_client import KEYS, RECORD, SHARES, SIGN, UNMASK, VECTORS, Subject, has_shapes
 from fedpd.flower.carry.masks import (
     MESSAGES,
     NUMBERS,
@@ -43,6 +44,7 @@ from fedpd.flower.carry.masks import (
     circle,
     combine_shares,
     common,
+    confirmations,
     neighbourhood,
     neighbours,
     number_of,
@@ -310,7 +312,13 @@ class Attempt(NamedTuple):
         settled = [one.settled for one in keys.values() if one.settled]
         if settled and set(settled[0]) != set(active):
             return {}, None
-        lists = {"active": active, "missing": missing}
+        lists: dict[str, Any] = {"active": active, "missing": missing}
+        needed = confirmations(len(names), least)
+        if needed:
+            signed = ask(SIGN, {name: self.content(SIGN, **lists) for name in active}, self.reading(_signature))
+            if len(signed) < needed:
+                return {}, None
+            lists |= {"signed": list(signed), "signatures": list(signed.values())}
         told = ask(UNMASK, {name: self.content(UNMASK, **lists) for name in active}, self.reading(_revealed))
         group = _Group(about, names, keys, told)
         lacking = group.lacking([*active, *missing])
@@ -323,10 +331,10 @@ class Attempt(NamedTuple):
         for name in active:
             total.unmask(group.seed(name), 1)
         for name in missing:
-            key = group.key(name)
-            for other in group.neighbours(name):
-                if other in found:  # as the other one added it
-                    total.unmask(common(key, keys[other].public[0]), 1 if other > name else -1, PURPOSE + group.hash)
+            others = [other for other in group.neighbours(name) if other in found]
+            pairs = common(group.key(name), [keys[other].public[0] for other in others])
+            for other, shared in zip(others, pairs, strict=True):  # as the other one added it
+                total.unmask(shared, 1 if other > name else -1, PURPOSE + group.hash)
         return found, total
 
     def _again(self, keys: dict[str, Any]) -> dict[str, Any]:
@@ -384,18 +392,24 @@ class Attempt(NamedTuple):
 class _Told(NamedTuple):
     """The keys of a client, a hash of its seed, and the clients of the sum that it has revealed for this order."""
 
-    public: tuple[bytes, bytes]
+    public: list[bytes]
     commitment: bytes
     settled: list[str]
 
 
 def _keys(record: Any) -> _Told:
     keys, commitment, settled = record.get("keys"), record.get("commitment"), record.get("settled", [])
-    if not _is(keys, bytes) or [len(key) for key in keys] != [32, 32] or not isinstance(commitment, bytes):
+    if not _is(keys, bytes) or [len(key) for key in keys] != [32, 32, 32] or not isinstance(commitment, bytes):
         raise RefusedError("secure aggregation: the reply must have keys of 32 bytes.")
     if not _is(settled, str):
         raise RefusedError("secure aggregation: the reply must have a list of clients.")
-    return _Told((keys[0], keys[1]), commitment, settled)
+    return _Told(keys, commitment, settled)
+
+
+def _signature(record: Any) -> bytes:
+    if not isinstance(signature := record.get("signature"), bytes):
+        raise RefusedError("secure aggregation: the reply must have a signature.")
+    return signature
 
 
 def _sealed(record: Any) -> dict[str, bytes]:

@@ -340,7 +340,7 @@ def answer_order(
     """Return the reply to an order or to a repeated order; the state is on disk before this returns."""
     check_same_method(order.algorithm, setup.spec)
     path = store.file(store.folder(context, name), order.run)
-    saved = store.load(path, setup.shapes)
+    saved = store.load(path, setup.shapes, order)
     if saved is not None and saved.number > order.number:
         raise RefusedError(
             f"order: number {order.number} came after number {saved.number} was done; it is ignored. If the server "

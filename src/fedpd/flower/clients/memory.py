@@ -209,6 +209,12 @@ def check_set(
             f"the sum of {what} was over {_listed(same)}, and is now over {_listed(now)}: the difference of both would "
             "show single messages. Ask the same clients again."
         )
+    own = found["runs"].get(subject.run, _new_run())["orders"] if policy.same_clients and subject.kind == TRAIN else []
+    for _, index in own:
+        if set(found["sets"][index]) != now:
+            before = _listed(found["sets"][index])
+            rule = f"an earlier sum of this run was over {before}, and this one is over {_listed(now)}"
+            policy.refuse("same-clients", f"{rule}: near the solution, the difference of both shows single messages.")
     others = [run["orders"] for name, run in found["runs"].items() if name != subject.run]
     earlier = {index for orders in others for _, index in orders}
     if subject.kind != TRAIN:

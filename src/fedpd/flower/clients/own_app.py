@@ -61,7 +61,8 @@ ROUND = "server-round"  # an entry of Flower's strategies
 def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
     """Return a mod of Flower's that makes training messages rounds of a method. The app itself does not change.
 
-        app = ClientApp(mods=[fedpd.flower.mod(algorithms.fedpd(eta=0.2, oracle=oracles.own_loop(), start="server"))])
+        method = algorithms.fedpd(eta=0.2, oracle=oracles.own_loop(), start="server")
+        app = ClientApp(mods=[fedpd.flower.mod(method)])
 
     With Flower's FedAvg as the server, all nodes take part in every round, and the method's server sends the mean of
     the messages: FedPD with p = 0, FedProx, FedAvg. `fedpd.flower.Strategy(method, net, settings)` is the server for
@@ -276,7 +277,7 @@ def _answer(
     """Return the reply to an order or to a repeated order."""
     made, name = _shapes(method, app.model), client_name(context)
     path = store.file(store.folder(context, name), order.run)
-    saved, examples = store.load(path, made), 0
+    saved, examples = store.load(path, made, order), 0
     if saved is not None and saved.number > order.number:
         raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
     if saved is None or saved.number < order.number:

@@ -4,6 +4,7 @@
     methods = ["fedpd", "fedavg"]    # take part only in runs with these methods
     min-clients = 3                  # only in sums over at least this many clients; sums differ by at least as many
     participants = ["a", "b", "c"]   # only in sums over exactly these clients
+    same-clients = true              # only in sums over the same clients as the earlier ones of the run
     evaluations = false              # answer no evaluations
     max-evaluations = 100            # answer at most this many evaluations in all runs together
     privacy = "examples"             # only in runs with differential privacy of "examples", "clients" or "any" of both
@@ -57,6 +58,7 @@ class SitePolicy(NamedTuple):
         methods: The names of the methods that it takes part in.
         min_clients: The smallest number of clients in a sum, and by which two sums differ. Only masks can keep it.
         participants: The names of the clients in every sum. Only masks can keep it.
+        same_clients: Whether all sums of messages in a run must be over the same clients. Only masks can keep it.
         evaluations: Whether it answers evaluations.
         max_evaluations: The largest number of evaluations, over all runs.
         privacy: Whose data must be protected by differential privacy.
@@ -72,6 +74,7 @@ class SitePolicy(NamedTuple):
     methods: tuple[str, ...] | None = None
     min_clients: int = 1
     participants: tuple[str, ...] | None = None
+    same_clients: bool = False
     evaluations: bool = True
     max_evaluations: int | None = None
     privacy: Privacy | None = None
@@ -141,8 +144,13 @@ def check_masks(policy: SitePolicy, masked: bool) -> None:
 
 def check_clients(policy: SitePolicy, number: int, *, masked: bool) -> None:
     """Refuse a run with too few clients, or one in which nothing but the server's word says how many there are."""
-    rule = "min-clients" if policy.min_clients > 1 else "participants"
-    if (policy.min_clients > 1 or policy.participants is not None) and not masked:
+    rules = {
+        "min-clients": policy.min_clients > 1,
+        "participants": policy.participants is not None,
+        "same-clients": policy.same_clients,
+    }
+    rule = next((name for name, holds in rules.items() if holds), None)
+    if rule is not None and not masked:
         reason = "without masks the server sees each message, so the number of clients protects nobody"
         policy.refuse(rule, f"{reason}. Build the app with client_app(secure=True) and set secure-range.")
     if number < policy.min_clients:

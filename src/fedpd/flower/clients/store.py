@@ -24,6 +24,7 @@ import numpy as np
 from flwr.app import Context
 
 from fedpd.base import checkpoint
+from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.method.agent import SavedAgent
 from fedpd.flower.method.shapes import Shapes
@@ -33,6 +34,7 @@ log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so th
 NEWEST, MOST = 2, 8  # a client keeps the state of its newest runs, and of at most this many
 IN_USE_SECONDS = 24 * 3600.0  # other runs are in use if they had an order within this time
 BEFORE, AFTER = "state[0]", "state[1]"  # the names of arrays before and after the local steps
+WORK = ("updates", "samples")
 FOLDER = "fedpd-state"  # the key of a SuperNode's configuration with the folder for states
 
 
@@ -74,19 +76,28 @@ def free_bytes(folder: Path) -> int:
         return shutil.disk_usage(folder).free
 
 
-def load(path: Path, shapes: Shapes) -> SavedAgent | None:
-    """Return the client's saved state of a run; None if there is none, or if the file is damaged (which is logged)."""
+def load(path: Path, shapes: Shapes, order: Order | None = None) -> SavedAgent | None:
+    """Return the client's saved state of a run; None if there is none, or if the file is damaged (which is logged).
+
+    Args:
+        path: The file.
+        shapes: The shapes of the state.
+        order: The order that continues from the state. If it does not continue from the state before the last local
+            steps, that state is neither read nor checked, and `before` is None.
+    """
     if not path.exists():
         return None
     try:
-        arrays, meta = checkpoint.read(path)
-        arrays |= {name: arrays[AFTER + name.removeprefix(BEFORE)] for name in meta.get("unchanged", ())}
-        before, after = checkpoint.unflatten("state", (shapes.agent, shapes.agent), arrays)
+        arrays, meta = checkpoint.read(path, AFTER, *WORK)
+        after, before = checkpoint.unflatten(AFTER, shapes.agent, arrays), None
+        if order is None or meta["number"] not in (order.number, order.used):
+            same = {name: arrays[AFTER + name.removeprefix(BEFORE)] for name in meta.get("unchanged", ())}
+            before = checkpoint.unflatten(BEFORE, shapes.agent, checkpoint.read(path, BEFORE)[0] | same)
     except checkpoint.CheckpointError as error:
         log.warning("The client's state is lost: %s", error)
         return None
-    work = arrays["updates"], arrays["samples"]
-    return SavedAgent(meta["number"], before, after, meta["rebuilt"], *work, meta.get("sent", True))
+    updates, samples = (arrays[name] for name in WORK)
+    return SavedAgent(meta["number"], before, after, meta["rebuilt"], updates, samples, meta.get("sent", True))
 
 
 def save(path: Path, saved: SavedAgent) -> None:

@@ -106,7 +106,7 @@ class SavedAgent(NamedTuple):
 
     Attributes:
         number: The number of the order.
-        before: The agent's state before the local steps.
+        before: The agent's state before the local steps; None if it was not read.
         after: The agent's state after them.
         rebuilt: 1 if the state had been lost and was rebuilt.
         updates: The local updates of every step.

@@ -120,7 +120,7 @@ def federate(
         FederationError: If clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
         FedpdError: If another server is writing to the folder `settings.out`.
     """
-    check_settings(settings)
+    settings = check_settings(settings)
     start = check_start(start)
     if is_large(start):
         return_large_blocks()

@@ -120,8 +120,7 @@ def read_settings(config: Config) -> Settings:
     _warn_of_misspelt(config)
     own = {**config, "out": str(config.get("out") or ""), "label": str(config.get("label", ""))}
     settings = read_table(Settings, {key: own[key] for key in KEYS if key in own})
-    check_settings(settings)
-    return settings
+    return check_settings(settings)
 
 
 class WatchedConfig(dict[str, Any]):
@@ -172,8 +171,8 @@ def _warn_of_misspelt(config: Config) -> None:
             warn(f"{key} = {shown(value)}: {rule}. Did you mean {near[0]!r}? If it is your own, give it another name.")
 
 
-def check_settings(settings: Settings) -> None:
-    """Refuse settings of a wrong type or beyond their range, whether they come from Python or from a configuration.
+def check_settings(settings: Settings) -> Settings:
+    """Return settings with plain numbers in place of NumPy's, which messages cannot hold; refuse wrong ones.
 
     Raises:
         FedpdError: The message has the entry, its value, the rule and the remedy.
@@ -192,6 +191,8 @@ def check_settings(settings: Settings) -> None:
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
+    plain = {name: one.item() for name, one in settings._asdict().items() if isinstance(one, np.generic)}
+    return settings._replace(**plain)
 
 
 def check_sampling(settings: Settings) -> None:

@@ -63,7 +63,7 @@ class Strategy(flower.Strategy):
     """
 
     def __init__(self, algorithm: Method, start: Tree, settings: Settings) -> None:
-        check_settings(settings)
+        settings = check_settings(settings)
         if settings.secure_range:
             rule = "needs four messages per communication, but Flower's loop sends one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")

@@ -27,42 +27,27 @@ class PlainScores(Protocol):
 
 
 class Adapter(NamedTuple):
-    """A module as a function of its parameters.
+    """A module as a function of its parameters."""
 
-    Attributes:
-        start: All arrays of the module at its initialisation, any pytree.
-        scores: Returns the scores in training; batches are normalised by their own statistics.
-        random: Whether random layers draw numbers in training.
-        normalisation: How single samples are evaluated, if the module normalises batches.
-        frozen: The paths of the arrays that the module itself does not train.
-    """
-
-    start: Tree
-    scores: Scores
-    random: bool = False
-    normalisation: Normalisation | None = None
-    frozen: frozenset[str] = frozenset()
+    start: Tree  # all arrays of the module at its initialisation, any pytree
+    scores: Scores  # returns the scores in training; batches are normalised by their own statistics
+    random: bool = False  # whether random layers draw numbers in training
+    normalisation: Normalisation | None = None  # how single samples are evaluated, if the module normalises batches
+    frozen: frozenset[str] = frozenset()  # the paths of the arrays that the module itself does not train
 
 
 class Parts(NamedTuple):
-    """The trained and the frozen arrays of a module.
+    """The trained and the frozen arrays of a module."""
 
-    Attributes:
-        trained: The start of the trained arrays. Dicts lack the frozen entries, other containers have None in place.
-        frozen: The frozen arrays; None: all arrays are trained.
-        merge: (frozen, trained) -> all arrays, in the structure of the module.
-    """
-
-    trained: Tree
-    frozen: list[np.ndarray] | None
-    merge: Callable[[Any, Tree], Tree]
+    trained: Tree  # the start of the trained arrays. Dicts lack the frozen entries, other containers have None in place
+    frozen: list[np.ndarray] | None  # the frozen arrays; None: all arrays are trained
+    merge: Callable[[Any, Tree], Tree]  # (frozen, trained) -> all arrays, in the structure of the module
 
 
 def identify(parts: Iterable[tuple[Any, Any]], arrays: type | tuple[type, ...]) -> Spec:
     """Return what identifies a module in another process: the classes of its parts and their settings.
 
     Args:
-        parts: The paths and the modules of all levels.
         arrays: The types of attributes that are not settings: arrays, random numbers and inner modules.
 
     Raises:
@@ -86,7 +71,6 @@ def split(adapter: Adapter, trainable: Trainable | None) -> Parts:
     """Return the trained and the frozen arrays of a module.
 
     Args:
-        adapter: The module.
         trainable: Which parameters are trained, by path; None: all that the module itself trains.
 
     Raises:

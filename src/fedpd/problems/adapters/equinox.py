@@ -19,21 +19,14 @@ from fedpd.problems.classification import Normalisation
 
 
 class Modes(NamedTuple):
-    """A module without its floating-point arrays, in training, in training without random layers, and in evaluation.
+    """A module without its floating-point arrays, in training, in training without random layers, and in evaluation."""
 
-    Attributes:
-        train: The module in training.
-        quiet: The same without random layers; batches are still normalised by their own statistics.
-        judged: The module in evaluation.
-        state: The state that a call starts from, without statistics; None if the module has no batch normalisation.
-        norms: Its layers of batch normalisation.
-    """
-
-    train: Any
-    quiet: Any
-    judged: Any
+    train: Any  # the module in training
+    quiet: Any  # the same without random layers; batches are still normalised by their own statistics
+    judged: Any  # the module in evaluation
+    # the state that a call starts from, without statistics; None if the module has no batch normalisation
     state: Any = None
-    norms: tuple[Any, ...] = ()
+    norms: tuple[Any, ...] = ()  # its layers of batch normalisation
 
 
 def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
@@ -42,9 +35,6 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
     Args:
         module: An equinox module whose __call__ takes one sample and, if it has random layers, `key`. With
             eqx.nn.BatchNorm it takes (sample, state) and returns (scores, state).
-        example: One sample, (1, ...).
-        backend: Not used.
-        seed: Not used: the module comes initialised.
 
     Raises:
         FedpdError: If the module has other state than the statistics of eqx.nn.BatchNorm, or draws random numbers also

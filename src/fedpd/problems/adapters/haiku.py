@@ -19,9 +19,6 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
     Args:
         module: The result of hk.transform of a function of (x) or (x, train), or of hk.transform_with_state of a
             function of (x, train) with hk.BatchNorm.
-        example: One sample, (1, ...).
-        backend: Not used.
-        seed: The seed of the initialisation.
 
     Raises:
         FedpdError: If the function has other state than that of hk.BatchNorm, or draws random numbers that `train` does

@@ -22,9 +22,6 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
 
     Args:
         module: A flax.linen module whose __call__ takes (x) or (x, train).
-        example: One sample, (1, ...).
-        backend: Not used.
-        seed: The seed of the initialisation.
 
     Raises:
         FedpdError: If the module has other variables than parameters and batch statistics, or draws random numbers

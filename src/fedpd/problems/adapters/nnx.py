@@ -45,9 +45,6 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
 
     Args:
         module: An nnx module whose __call__ takes x.
-        example: One sample, (1, ...).
-        backend: Not used.
-        seed: Not used: the module comes initialised.
 
     Raises:
         FedpdError: If the module has other variables than parameters, batch statistics and random numbers, or if

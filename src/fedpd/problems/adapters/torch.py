@@ -177,7 +177,6 @@ def adapt(module: nn.Module, example: Tree, *, backend: str, seed: int) -> Adapt
             normalisation are not used.
         example: Some samples of one agent, (B, ...), or a dict of such arrays, which the module takes by name.
         backend: "jax" compiles the module by torchax; "callback" calls PyTorch back.
-        seed: Not used: the module comes initialised.
 
     Raises:
         FedpdError: If torchax lacks an operation of the module, or a layer keeps statistics of single samples.

@@ -26,7 +26,6 @@ def copied(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     """Return a deep copy of a module.
 
     Args:
-        module: The module.
         shared: Parameters and buffers that the copy has in common with the module, so that they need no memory.
 
     Raises:
@@ -84,8 +83,6 @@ def statistics(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any) ->
 
     Args:
         module: A module that is `normalised_by_batch`.
-        tensors: Its parameters and other buffers by name.
-        inputs: The batch; a dict is taken by name.
     """
     found: dict[str, list[Tensor]] = {}
 

@@ -92,23 +92,14 @@ def fitted(loss: nn.Module, scores: Tensor, targets: Tensor) -> tuple[Tensor, Te
 
 
 class Outcome(NamedTuple):
-    """One loss and one gradient of a module.
+    """One loss and one gradient of a module."""
 
-    Attributes:
-        scores: What the module returned.
-        loss: The loss.
-        gradient: Its gradient, by the names of the parameters.
-        drawn: The random numbers that the module drew, in this order.
-        changed: The names of the buffers that the call changed.
-        has_gradient: Whether PyTorch has a gradient at all; otherwise `backward()` fails.
-    """
-
-    scores: np.ndarray
+    scores: np.ndarray  # what the module returned
     loss: float
-    gradient: dict[str, np.ndarray]
-    drawn: list[Tensor]
-    changed: list[str]
-    has_gradient: bool
+    gradient: dict[str, np.ndarray]  # its gradient, by the names of the parameters
+    drawn: list[Tensor]  # the random numbers that the module drew, in this order
+    changed: list[str]  # the names of the buffers that the call changed
+    has_gradient: bool  # whether PyTorch has a gradient at all; otherwise `backward()` fails
 
 
 def is_random(operation: Any) -> bool:
@@ -135,10 +126,6 @@ class Recorder(TorchDispatchMode):
 
 class Reference:
     """A copy of a module, with the gradient hooks of its parameters, which PyTorch runs.
-
-    Args:
-        module: The module.
-        double: Whether it computes in float64.
 
     Raises:
         FedpdError: If the module cannot be copied.
@@ -170,10 +157,7 @@ class Reference:
 
         Args:
             model: The parameters that are trained, by name; the others stay.
-            x: The batch; a dict is taken by name.
-            loss: The scores -> a scalar.
             train: Whether as after `module.train()`, or as after `module.eval()`.
-            seed: The seed of the random numbers.
         """
         self._load(model)
         self.module.train(train)
@@ -297,8 +281,6 @@ def second_opinion(module: nn.Module, problem: Problem, samples: Tree, loss: Any
     that differs, with the same random numbers. A small difference in float32 counts only if float64 has it, too.
 
     Args:
-        module: The module.
-        problem: Its problem.
         samples: The batch, x and the numbers of the classes y.
         loss: The loss that the user gave: None, a module of PyTorch, or a function in JAX.
         compiled: Whether the problem runs the module by torchax, or calls PyTorch back.
@@ -375,9 +357,6 @@ def _in_training(
 
     Args:
         losses: (model, key) -> the losses of the batch.
-        model: Where.
-        key: The key from which PyTorch's seed was made.
-        expected: PyTorch's outcome.
         compiled: Whether torchax runs the module; otherwise PyTorch draws the same numbers again.
     """
     program = compiled_quickly(jax.value_and_grad(lambda model: jnp.mean(losses(model, key))))

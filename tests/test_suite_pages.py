@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from fedpd.suite import PROBLEMS
-from fedpd.suite.page import (
+from tools.suite_pages import (
     against_best,
     far_from_best,
     made,
@@ -16,6 +14,8 @@ from fedpd.suite.page import (
     summary_markdown,
     tuned_at_most,
 )
+
+from fedpd.suite import PROBLEMS
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS, TARGET
 
@@ -51,7 +51,7 @@ def test_a_method_with_a_smaller_budget_is_judged_by_it_and_named() -> None:
 
 def test_a_method_against_its_best_rival() -> None:
     first, second, third, *_ = against_best(measured_everywhere(_cells(), 8), SOLVE, "vectors", 8)
-    assert (first.own, first.rival, first.factor) == (60, ("L-BFGS", 20), 3)
+    assert (first.own, first.rival, first.least, first.factor) == (60, "L-BFGS", 20, 3)
     assert (second.factor, third.factor) == (np.inf, 0.5)
     assert far_from_best(_cells(), SOLVE, "vectors", 8) == [
         f"{NAMES[0]}: takes 60, 3.0 times L-BFGS with 20.",

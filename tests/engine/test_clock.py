@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, FedpdError, Run, algorithms, clock, oracles, problems, simulate, sweep
-from fedpd.engine.clock.events import Tasks, buffered, on_time
+from fedpd.engine.clock import Tasks, buffered, on_time
 
 ETA, STEP, Q, D = 0.5, 0.4, 3, 2
 PROBLEM = problems.random_quadratic(agents=4, dimension=D)

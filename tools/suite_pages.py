@@ -1,6 +1,6 @@
 """Remake the parts of the documentation that compare methods on the suite, from a file of results.
 
-    python -m fedpd.suite.page runs/suite/cells.jsonl docs
+    python -m tools.suite_pages runs/suite/cells.jsonl docs
 
 In the pages, each part stands between two comments: `<!-- measured: NAME -->` and `<!-- end -->`. The text around them
 is written by hand. A method is compared with the best of all others on each problem, whatever tuning the others had.
@@ -24,41 +24,24 @@ from fedpd.suite.spending import COSTS
 ORDER = list(PROBLEMS)
 
 
-class Rival(NamedTuple):
-    """The method that spends the least of a cost on a problem, and what it spends; "" if none reached the target."""
-
-    method: str
-    spent: float
-
-
-class Row(NamedTuple):
-    """One method and its best rival on a problem, for one cost.
-
-    Attributes:
-        problem: The problem.
-        own: What the method spent; infinite where it failed.
-        rival: The best of the other methods.
-    """
+class Against(NamedTuple):
+    """One method and its best rival on a problem, for one cost."""
 
     problem: str
-    own: float
-    rival: Rival
+    own: float  # what the method spent; infinite where it failed
+    rival: str  # the other method that spent the least; "" if none reached the target
+    least: float  # what the rival spent
 
     @property
     def factor(self) -> float:
         """The cost of the method over that of its best rival; NaN if both failed."""
-        if not np.isfinite(self.own) and not np.isfinite(self.rival.spent):
+        if not np.isfinite(self.own) and not np.isfinite(self.least):
             return float("nan")
-        return self.own / self.rival.spent if np.isfinite(self.own) else float("inf")
+        return self.own / self.least if np.isfinite(self.own) else float("inf")
 
 
 def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
-    """Return the cells of a budget, of those methods only that were run on all problems that there are cells of.
-
-    Args:
-        cells: Results.
-        budget: The tuning budget.
-    """
+    """Return the cells of a budget, of those methods only that were run on all problems that there are cells of."""
     own = [cell for cell in cells if cell.budget == budget]
     problems: dict[str, set[str]] = {}
     for cell in own:
@@ -71,7 +54,6 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
     """Return cells of a budget, and the methods that had a smaller one, because they were not run with this one.
 
     Args:
-        cells: Results.
         budget: The tuning budget. A method that was not run with it on all problems is judged by the largest budget
             below it with which it was.
     """
@@ -84,15 +66,8 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
     return found, smaller
 
 
-def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Row]:
-    """Return what a method and the best of the others spent on each problem.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        cost: A name of `COSTS`.
-        budget: The tuning budget of the others.
-    """
+def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Against]:
+    """Return what a method and the best of the others spent on each problem."""
     problems, methods, spent = costs_of(cells, cost, budget)
     at = methods.index(method)
     others = np.delete(spent, at, axis=1)
@@ -100,18 +75,12 @@ def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> 
     rows = []
     for name, own, row in zip(problems, spent[:, at], others, strict=True):
         best = int(np.argmin(row))
-        rows.append(Row(name, float(own), Rival(names[best] if np.isfinite(row[best]) else "", float(row[best]))))
+        rows.append(Against(name, float(own), names[best] if np.isfinite(row[best]) else "", float(row[best])))
     return rows
 
 
 def summary_markdown(cells: Sequence[Cell], budgets: Sequence[int], cost: str) -> str:
-    """Return a table with one row per method: on how many problems it is best, within twice the best, and solves.
-
-    Args:
-        cells: Results.
-        budgets: The tuning budgets, a group of columns each.
-        cost: A name of `COSTS`.
-    """
+    """Return a table with one row per method: on how many problems it is best, within twice the best, and solves."""
     counts: dict[str, dict[int, str]] = {}
     for budget in budgets:
         judged, smaller = tuned_at_most(cells, budget)
@@ -129,13 +98,7 @@ def summary_markdown(cells: Sequence[Cell], budgets: Sequence[int], cost: str) -
 
 
 def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) -> str:
-    """Return a table with one row per problem: what a method spent, and the best rival in vectors of each budget.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        budgets: The tuning budgets of the rivals.
-    """
+    """Return a table with one row per problem: what a method spent, and the best rival in vectors of each budget."""
     rows = {budget: against_best(tuned_at_most(cells, budget)[0], method, "vectors", budget) for budget in budgets}
     own = {cell.problem: cell for cell in cells if cell.method == method and cell.budget == budgets[0]}
     heads = [f"best rival, {budget} tries" if budget else "best rival, untuned" for budget in budgets]
@@ -144,8 +107,8 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
         cell = own[row.problem]
         spent = (cell.communications, cell.vectors, cell.bytes / 1000, cell.gradients)
         words = "; ".join(f"{number:.0f}" for number in spent) if np.isfinite(row.own) else "fails"
-        rivals = [rows[budget][at].rival for budget in budgets]
-        told = [f"{rival.spent:.0f}, {rival.method}" if rival.method else "none" for rival in rivals]
+        rivals = [rows[budget][at] for budget in budgets]
+        told = [f"{one.least:.0f}, {one.rival}" if one.rival else "none" for one in rivals]
         last = rows[budgets[-1]][at].factor
         factor = "-" if np.isnan(last) else "fails" if np.isinf(last) else f"{last:.1f}"
         lines.append((row.problem, words, *told, factor))
@@ -153,19 +116,12 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
 
 
 def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[str]:
-    """Return one sentence per problem on which a method is not within twice its best rival.
-
-    Args:
-        cells: Results.
-        method: The label of the method.
-        cost: A name of `COSTS`.
-        budget: The tuning budget of the rivals.
-    """
+    """Return one sentence per problem on which a method is not within twice its best rival."""
     sentences = []
     for row in against_best(tuned_at_most(cells, budget)[0], method, cost, budget):
         if row.factor <= 2 or np.isnan(row.factor):
             continue
-        rival = f"{row.rival.method} with {row.rival.spent:.0f}"
+        rival = f"{row.rival} with {row.least:.0f}"
         told = "fails" if np.isinf(row.factor) else f"takes {row.own:.0f}, {row.factor:.1f} times {rival}"
         sentences.append(f"{row.problem}: {told}" + (f"; the best is {rival}." if np.isinf(row.factor) else "."))
     return sentences
@@ -176,12 +132,7 @@ FEW = ("quadratic-equal-1e4", "ridge-diabetes", "logistic-cancer", "softmax-digi
 
 
 def main(file: str, docs: str) -> None:
-    """Write the figures, and the measured parts of all pages and of the README beside the folder.
-
-    Args:
-        file: The file of results.
-        docs: The folder of the documentation.
-    """
+    """Write the figures, and the measured parts of all pages and of the README beside the folder."""
     cells, folder = read_cells(Path(file)), Path(docs)
     for budget in BUDGETS:
         figure = profile_figure(tuned_at_most(cells, budget)[0], budget)
@@ -197,7 +148,6 @@ def made(cells: Sequence[Cell], name: str) -> str:
     """Return a measured part of a page.
 
     Args:
-        cells: Results.
         name: "headline", "brief", "summary", "rivals", "far", "few", "few NUMBER" of methods, or "COST BUDGET", e.g.
             "vectors 64".
     """
@@ -216,11 +166,7 @@ def made(cells: Sequence[Cell], name: str) -> str:
 
 
 def headline(cells: Sequence[Cell]) -> str:
-    """Return a list with one sentence per budget: how solve, untuned, compares with all others.
-
-    Args:
-        cells: Results.
-    """
+    """Return a list with one sentence per budget: how solve, untuned, compares with all others."""
     measured = len({cell.problem for cell in cells})
     lines = [] if measured == len(PROBLEMS) else [f"- Measured so far: {measured} of {len(PROBLEMS)} problems.\n"]
     for budget in (budget for budget in BUDGETS if budget <= largest_budget(cells)):
@@ -238,11 +184,7 @@ def headline(cells: Sequence[Cell]) -> str:
 
 
 def brief(cells: Sequence[Cell]) -> str:
-    """Return one item of a list: solve, untuned, against all others at their best.
-
-    Args:
-        cells: Results.
-    """
+    """Return one item of a list: solve, untuned, against all others at their best."""
     budget = largest_budget(cells)
     own, smaller = tuned_at_most(cells, budget)
     rows = against_best(own, SOLVE, "vectors", budget)
@@ -279,7 +221,6 @@ def few_markdown(cells: Sequence[Cell], most: int | None = None) -> str:
     """Return a table of communications on a few problems, untuned and tuned, one row per method.
 
     Args:
-        cells: Results.
         most: The most methods: those with the fewest communications on these problems. None: all.
     """
     found = {(cell.method, cell.problem, cell.budget): cell.communications for cell in cells}

@@ -1,4 +1,8 @@
-"""Asynchronous runs and deadlines: a clock decides in advance which agents' messages a server step uses.
+"""Runs with a clock: the simulated seconds of rounds, and which agents' messages a server step uses.
+
+Seconds: the server of a synchronous round waits for the slowest agent that is present. If a round communicates nothing,
+agents continue without waiting. The history holds sums, so two things are assumed: the agents of a round do the same
+number of local steps and send messages of the same size; and the rounds between two measured rows have equal costs.
 
 Asynchronous: every agent always works. The server steps when K agents have returned. These K agents receive the new
 model and begin their next task. The other agents do not wait: they continue with the older model that they have. How
@@ -9,66 +13,139 @@ broadcast (`without_waiting`).
 Deadline: the server of a synchronous round waits at most so long. An agent that needs longer is absent in that round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from tree_math import Vector
 
 from fedpd.base.checks import check_room, count, refuse
 from fedpd.base.precision import scope
 from fedpd.clock import Clock, seconds
-from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Work
+from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Vector, Work
 from fedpd.core.agents import Functions, Shard, arrays, local_objective, one_agent
 from fedpd.core.method import check_form, form_with_absent
 from fedpd.engine.backends.liveness import sources
-from fedpd.engine.clock.timing import Timed
+from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.costs import message_costs
+from fedpd.engine.measure.history import History
 from fedpd.engine.participation import Participation, participants
 
 
+class Timed(NamedTuple):
+    """The clock of a run."""
+
+    clock: Clock
+    buffer: int | None = None  # K, for which the server of an asynchronous run waits; None: the run is synchronous
+    deadline: float | None = None  # the longest time of a round in seconds; None: there is no limit
+    # (rounds,) when each round ends, if the clock decides who is present; None: it follows from the history
+    seconds: np.ndarray | None = None
+
+
+class Interval(NamedTuple):
+    """The costs of the rounds between two measured rows."""
+
+    rounds: range  # the numbers of the rounds
+    exchanges: np.ndarray  # (rounds,) communications with the server in each of them
+    steps: float  # local steps of an agent in each of them
+    bytes_up: float  # bytes that all agents sent
+    bytes_down: float  # bytes that all agents received
+
+
+def timed_rows(timing: Timed, history: History, agents: int, rule: Participation | None, seed: int) -> History:
+    """Return the history of a run with a clock; the arguments are those of `with_seconds`."""
+    if timing.seconds is None:
+        return with_seconds(history, timing.clock, agents, rule, seed)
+    return {**history, NETWORK.name: np.concatenate([[0.0], timing.seconds])[history["round"]]}
+
+
+def with_seconds(
+    history: History, clock: Clock, agents: int, rule: Participation | None = None, seed: int = 0
+) -> History:
+    """Return the history with the column of the simulated seconds."""
+    if not isinstance(clock, Clock):
+        refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
+    clock.check_agents(agents)
+    rows, now, ready = [0.0], 0.0, np.zeros(agents)
+    everyone = np.arange(agents)
+    for interval in _intervals(history):
+        present = [everyone] * len(interval.rounds) if rule is None else _present(rule, seed, interval.rounds, agents)
+        met = sum(len(here) for here, number in zip(present, interval.exchanges, strict=True) if number)
+        up, down = interval.bytes_up / max(met, 1), interval.bytes_down / max(met, 1)
+        last = now
+        for r, here, exchanges in zip(interval.rounds, present, interval.exchanges, strict=True):
+            if not len(here):
+                continue
+            ready[here] = np.maximum(ready[here], now) + clock.work(here, r, interval.steps)
+            last = float(ready[here].max())
+            if exchanges:
+                last = now = float((ready[here] + clock.transfer(here, r, up, down, int(exchanges))).max())
+        rows.append(max(now, last))
+    return {**history, NETWORK.name: np.maximum.accumulate(rows)}
+
+
+def _intervals(history: History) -> Iterator[Interval]:
+    """Yield the costs between rows. Communications are spread evenly over the rounds and end with the last."""
+    names = ("round", "communications", "local_updates", "bytes_up", "bytes_down")
+    for row in range(1, len(history["round"])):
+        before, after = ([int(history[name][i]) for name in names] for i in (row - 1, row))
+        number, exchanges, steps, up, down = np.subtract(after, before).tolist()
+        spread = np.diff(np.arange(number + 1) * exchanges // max(number, 1))
+        yield Interval(range(before[0], after[0]), spread, steps / max(number, 1), up, down)
+
+
+def _present(rule: Participation, seed: int, rounds: range, agents: int) -> list[np.ndarray]:
+    return [here[here < agents] for here in participants(rule, seed, rounds, agents)]
+
+
+def timed_history(history: History, clock: Clock, agents: int, settings: Mapping[str, Any], seed: int) -> History:
+    """Return the history of a finished run with its simulated seconds; `agents` is N, or 0 if it is not known."""
+    remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
+    for name in ("buffer", "deadline"):
+        if settings.get(name) is not None:
+            refuse(name, settings[name], "the rounds of this run depend on its clock", remedy)
+    if "participation" not in settings or not agents:
+        refuse("run", f"seed {seed}", "it does not keep how many agents took part", remedy)
+    return with_seconds(history, clock, agents, recorded_rule(settings["participation"]), seed)
+
+
+def kept_rule(rule: Participation | None) -> list[Any] | None:
+    """Return what a run keeps of the rule for who is present; a large array is left out."""
+    small = rule is not None and rule.kind in ("cohort", "probability")
+    return None if rule is None else [rule.kind, rule.numbers.tolist() if small else None]
+
+
+def recorded_rule(participation: Sequence[Any] | None) -> Participation | None:
+    """Return the rule for who is present, from the settings that a run keeps."""
+    if participation is None:
+        return None
+    kind, numbers = participation
+    if numbers is None:
+        rule = f"the run does not keep who took part (a {kind})"
+        refuse("participation", kind, rule, "Give the clock to the run itself: simulate(..., clock=clock)")
+    return Participation(kind, np.asarray(numbers, np.int32 if kind == "cohort" else np.float32))
+
+
 class Tasks(NamedTuple):
-    """The task of each agent, which is the same in every round.
+    """The task of each agent, which is the same in every round."""
 
-    Attributes:
-        steps: (N,) local steps.
-        bytes_up: Bytes of its message.
-        bytes_down: Bytes of the broadcast.
-    """
-
-    steps: np.ndarray
-    bytes_up: int
-    bytes_down: int
+    steps: np.ndarray  # (N,) local steps
+    bytes_up: int  # bytes of its message
+    bytes_down: int  # bytes of the broadcast
 
     def seconds(self, clock: Clock, agents: np.ndarray, number: Any) -> np.ndarray:
-        """Return the seconds of a task, from the broadcast to the arrival of the message.
-
-        Args:
-            clock: The clock.
-            agents: The numbers of the agents.
-            number: The number of the round, or of the task of each agent, counted from 0.
-        """
+        """Return the seconds of task `number` (one, or one per agent), from the broadcast to the message's arrival."""
         work = clock.work(agents, number, self.steps[agents])
         return work + clock.transfer(agents, number, self.bytes_up, self.bytes_down)
 
 
 def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Tasks:
-    """Return the tasks of a method on a problem.
-
-    Args:
-        algorithm: The method.
-        problem: The problem.
-        name: The option that needs them, for the error message.
-        value: Its value.
-
-    Raises:
-        FedpdError: A round has several exchanges, communicates only sometimes or has no server, or the number of local
-            steps depends on the iterates.
-    """
-    if len(algorithm.exchanges()) != 1 or algorithm.skips or not _always(algorithm):
+    """Return the tasks of a method on a problem."""
+    one, *more = algorithm.exchanges()
+    sometimes = one.when is not None or one.speaks is not None or one.mixes  # some agents send nothing to the server
+    if more or algorithm.skips or sometimes:
         rule = f"needs one message per agent and round, and {algorithm.description} sends more, fewer or none"
         refuse(name, value, rule, "Choose a method with one exchange that skips no round, e.g. FedPD with p = 0")
     functions = Functions.of(problem)
@@ -86,11 +163,6 @@ def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Task
     return Tasks(np.asarray(found, np.int64), costs.bytes_up[0], costs.bytes_down[0])
 
 
-def _always(algorithm: Method) -> bool:
-    """Return whether every agent that is present sends to the server in every exchange."""
-    return all(one.when is None and one.speaks is None and not one.mixes for one in algorithm.exchanges())
-
-
 def _steps(
     algorithm: Method, functions: Functions, size: Array, one: Shard, start: Vector, r: Array, key: Key
 ) -> Array:
@@ -100,27 +172,17 @@ def _steps(
 
 
 class Events(NamedTuple):
-    """The events of a run.
+    """The events of a run."""
 
-    Attributes:
-        present: (rounds, N) whether an agent's message is used in each server step.
-        seconds: (rounds,) when each server step happens.
-    """
-
-    present: np.ndarray
-    seconds: np.ndarray
+    present: np.ndarray  # (rounds, N) whether an agent's message is used in each server step
+    seconds: np.ndarray  # (rounds,) when each server step happens
 
 
 class Working(NamedTuple):
-    """The state of an agent that does not wait.
+    """The state of an agent that does not wait."""
 
-    Attributes:
-        agent: The state with which it works: after the broadcast at the end of its last task.
-        newest: The newest model of the server, at which f is measured. The agent does not use it.
-    """
-
-    agent: Any
-    newest: Vector
+    agent: Any  # the state with which it works: after the broadcast at the end of its last task
+    newest: Vector  # the newest model of the server, at which f is measured. The agent does not use it
 
 
 class WithoutWaiting(Around):
@@ -150,11 +212,7 @@ class WithoutWaiting(Around):
 
 
 def without_waiting(algorithm: Method) -> Method:
-    """Return the form of a method whose agents do not wait for each other.
-
-    Raises:
-        FedpdError: The method has no such form.
-    """
+    """Return the form of a method whose agents do not wait for each other."""
     form = algorithm.asynchronous()
     check_form(algorithm, form, "asynchronous")
     if form is None:
@@ -168,11 +226,8 @@ def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
     """Return the events of an asynchronous run.
 
     Args:
-        clock: The clock.
-        tasks: The agents' tasks.
         buffer: K. The server steps when K agents have returned; agents that return at the same time do so in the order
             of their numbers.
-        rounds: The number of server steps.
     """
     agents = len(tasks.steps)
     clock.check_agents(agents)
@@ -200,14 +255,6 @@ def on_time(
     """Return the events of a synchronous run with a deadline.
 
     A round ends when all its agents have returned, or at the deadline.
-
-    Args:
-        clock: The clock.
-        tasks: The agents' tasks.
-        deadline: The longest time of a round, in seconds.
-        rounds: The number of rounds.
-        rule: The rule for who takes part; None: all agents do.
-        seed: The seed of the run, which decides who takes part.
     """
     agents = len(tasks.steps)
     clock.check_agents(agents)
@@ -230,9 +277,6 @@ def _check_room(rounds: int, agents: int) -> None:
     check_room(f"the events of {rounds:,} rounds and {agents:,} agents", rounds * agents / 8, "Give fewer rounds")
 
 
-Clocked = tuple[Method, Participation | None, Timed | None]
-
-
 def apply_clock(
     algorithm: Method,
     problem: Problem,
@@ -240,20 +284,8 @@ def apply_clock(
     seeds: Sequence[int],
     participation: Participation | None,
     options: Any,
-) -> Clocked:
-    """Return the method, the rule for who takes part, and the clock of a run.
-
-    Args:
-        algorithm: The method.
-        problem: The problem.
-        rounds: The number of rounds.
-        seeds: The seeds of the run.
-        participation: The rule without a clock.
-        options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
-
-    Raises:
-        FedpdError: The options do not fit together, or the method does not fit them.
-    """
+) -> tuple[Method, Participation | None, Timed | None]:
+    """Return the method, the rule for who takes part, and the clock of a run."""
     clock, buffer, deadline = options.clock, options.buffer, options.deadline
     for name, value in (("buffer", buffer), ("deadline", deadline)):
         if value is not None and clock is None:
@@ -266,44 +298,23 @@ def apply_clock(
         refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
     clock.check_agents(problem.agents)
     if buffer is not None:
-        return _asynchronous(algorithm, problem, rounds, participation, Timed(clock, buffer), deadline)
-    if deadline is not None:
-        return _with_deadline(
-            algorithm, problem, rounds, seeds, participation, Timed(clock, None, seconds("deadline", deadline))
-        )
-    return algorithm, participation, Timed(clock)
-
-
-def _asynchronous(
-    algorithm: Method, problem: Problem, rounds: int, participation: Participation | None, timing: Timed, deadline: Any
-) -> Clocked:
-    if deadline is not None:
-        refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
-    if participation is not None:
-        rule = "all agents of an asynchronous run take part"
-        refuse("buffer", timing.buffer, rule, "Leave participation at 1, and give no cohort")
-    form = without_waiting(algorithm)
-    assert timing.buffer is not None
-    events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
-    return form, _schedule(events), timing._replace(seconds=events.seconds)
-
-
-def _with_deadline(
-    algorithm: Method,
-    problem: Problem,
-    rounds: int,
-    seeds: Sequence[int],
-    participation: Participation | None,
-    timing: Timed,
-) -> Clocked:
+        if deadline is not None:
+            refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
+        if participation is not None:
+            rule = "all agents of an asynchronous run take part"
+            refuse("buffer", buffer, rule, "Leave participation at 1, and give no cohort")
+        form = without_waiting(algorithm)
+        events = buffered(clock, tasks_of(form, problem, "buffer", buffer), buffer, rounds)
+        return form, _schedule(events), Timed(clock, buffer, seconds=events.seconds)
+    if deadline is None:
+        return algorithm, participation, Timed(clock)
+    longest = seconds("deadline", deadline)
     if participation is not None and len(set(seeds)) > 1:
         rule = "does not go with several seeds, of which each draws its own agents"
-        refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
-    form = form_with_absent(algorithm)
-    assert timing.deadline is not None
-    tasks = tasks_of(form, problem, "deadline", timing.deadline)
-    events = on_time(timing.clock, tasks, timing.deadline, rounds, participation, int(seeds[0]))
-    return algorithm, _schedule(events), timing._replace(seconds=events.seconds)
+        refuse("deadline", longest, rule, "Give one seed, or let all agents take part")
+    tasks = tasks_of(form_with_absent(algorithm), problem, "deadline", longest)
+    events = on_time(clock, tasks, longest, rounds, participation, int(seeds[0]))
+    return algorithm, _schedule(events), Timed(clock, None, longest, events.seconds)
 
 
 def _schedule(events: Events) -> Participation | None:

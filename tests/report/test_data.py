@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedpd import FedpdError
-from fedpd.data.files import load
-from fedpd.report.data import summary_table
+from fedpd.report.data import load, summary_table
 
 
 def write(folder: Path) -> Path:

@@ -1,15 +1,16 @@
-"""The answers of the suite's problems: f* and the curvature at the minimum, computed once and kept in a file.
+"""Compute the answers of the suite's problems anew, and write the file that `fedpd.suite.problems` reads.
 
-`python -m fedpd.suite.answers` computes them anew, by a trust-region Newton method on f with exact Hessians, and writes
-the file. A minimum of a non-convex problem is the one that this method reaches from the problem's start.
+    python -m tools.suite_answers
+
+It is a trust-region Newton method on f with exact Hessians. A minimum of a non-convex problem is the one that this
+method reaches from the problem's start.
 """
 
 import json
 from collections.abc import Callable
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,55 +23,11 @@ from fedpd.base.atomic import replace_file
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.suite.problems import PROBLEMS, make
-
-FILE = "answers.json"
-
-
-class KnownAnswer(NamedTuple):
-    """Known facts about a problem of the suite.
-
-    Attributes:
-        agents: N.
-        dimension: d.
-        samples: M, all samples.
-        value: f*, the value at the minimum.
-        stationarity: ||grad f||^2 at the minimum that was found, relative to the start's.
-        smallest: The smallest eigenvalue of the mean Hessian at the minimum.
-        largest: The largest eigenvalue there.
-        dissimilarity: max_i ||H_i - H|| there, relative to the largest eigenvalue.
-        negative: The smallest eigenvalue of any H_i at the start or at the minimum, if it is negative; 0 otherwise.
-    """
-
-    agents: int
-    dimension: int
-    samples: int
-    value: float
-    stationarity: float
-    smallest: float
-    largest: float
-    dissimilarity: float
-    negative: float
-
-    @property
-    def condition(self) -> float:
-        """The condition number of the mean Hessian at the minimum; infinite where minima are not isolated."""
-        return self.largest / self.smallest if self.smallest > 1e-12 * self.largest else np.inf
-
-
-@cache
-def known() -> dict[str, KnownAnswer]:
-    """Return the facts of all problems, from the file."""
-    read = json.loads(files("fedpd.suite").joinpath(FILE).read_text(encoding="utf-8"))
-    return {name: KnownAnswer(**facts) for name, facts in read.items()}
+from fedpd.suite.problems import FILE, PROBLEMS, KnownAnswer, make
 
 
 def find(problem: Problem) -> KnownAnswer:
-    """Compute the facts of a problem; it takes seconds and the room of N Hessians.
-
-    Args:
-        problem: A smooth problem.
-    """
+    """Compute the facts of a problem; it takes seconds and the room of N Hessians."""
     with scope(problem.double):
         start, unravel = ravel_pytree(problem.start)
         each = _functions(problem, unravel)

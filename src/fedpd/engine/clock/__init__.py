@@ -1,1 +1,0 @@
-"""Simulated time: which messages arrive in which server step, and when."""
