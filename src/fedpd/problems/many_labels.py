@@ -47,7 +47,7 @@ def multilabel(
 
     F(x; (a, y)) is the mean of the binary cross entropy over the labels of a sample, plus (l2/2) ||x||^2. Missing
     labels (NaN) do not count. The accuracies are shares of labels; `exact_match` is the share of test samples whose
-    known labels are all right. `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
+    known labels are all right. `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a module, as
