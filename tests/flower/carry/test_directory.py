@@ -119,6 +119,15 @@ def test_clients_that_come_later_are_waited_for() -> None:
     assert sorted(wait_for_clients(ClientDirectory(grid), AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]
 
 
+def test_a_server_that_waits_says_for_whom(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "flwr")
+    grid = InProcessGrid(app(FEDPD), AGENTS - 1, {})
+    with pytest.raises(FederationError, match=r"the server waited 0\.1 s for 3 clients; 2 are connected: 0, 1\."):
+        wait_for_clients(ClientDirectory(grid), AGENTS, 0.1, 0.001, silence=0.0)
+    said = [record.getMessage() for record in caplog.records if "Waiting" in record.getMessage()]
+    assert said == ["Waiting for 3 clients; 2 are connected: 0, 1. The run ends in 0 s without them."]
+
+
 def test_a_silent_node_is_asked_again() -> None:
     """Its answer may wait at a SuperNode, which sends one answer per message that it gets."""
     asked: list[int] = []

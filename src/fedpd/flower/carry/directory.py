@@ -219,7 +219,12 @@ def _said(reply: Message, field: str, kind: type[T]) -> T | None:
 
 
 def wait_for_clients(
-    directory: ClientDirectory, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
+    directory: ClientDirectory,
+    agents: int,
+    deadline: float,
+    poll: float,
+    names: Sequence[str] | None = None,
+    silence: float = 5.0,
 ) -> ClientDirectory:
     """Wait until all clients are connected and have checked the run; from then on, their names belong to their nodes.
 
@@ -229,14 +234,17 @@ def wait_for_clients(
         deadline: The largest number of seconds to wait.
         poll: The seconds between two checks.
         names: The clients of a run that is resumed; None: any.
+        silence: The seconds before the log says who is missing; it says so again every minute.
 
     Raises:
         FederationError: If a client cannot take part, or there are too many clients, or too few at the deadline.
     """
-    until = time.monotonic() + deadline
+    wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
+    until, told = time.monotonic() + deadline, time.monotonic() + silence
     while True:
         directory.refresh()
         here = set(directory.nodes)
+        connected = f"{len(here)} are connected: {_list(here) or 'none'}"
         if names is None and len(here) > agents:
             raise FederationError(f"agents = {agents}: {len(here)} clients are connected, {_list(here)}. Set agents.")
         if directory.problems:
@@ -247,12 +255,14 @@ def wait_for_clients(
             directory.owners |= directory.nodes if directory.bind else {}
             return directory
         if time.monotonic() >= until:
-            wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
             raise FederationError(
-                f"the server waited {deadline:g} s for {wanted}; {len(here)} are connected: {_list(here) or 'none'}. "
+                f"the server waited {deadline:g} s for {wanted}; {connected}. "
                 "Start the others (in Flower's simulation: num-supernodes), give every client its own name, or set "
                 "agents to the number of clients."
             )
+        if time.monotonic() >= told:
+            log.info("Waiting for %s; %s. The run ends in %.0f s without them.", wanted, connected, until - told)
+            told += 60
         time.sleep(poll)
 
 
