@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -299,6 +300,7 @@ PROGRAMS = [
             "networks/batch_norm.md",
             "networks/frozen.md",
             "networks/large.md",
+            "networks/lora.md",
             "networks/modules.md",
             "networks/random_layers.md",
             "results.md",
@@ -314,6 +316,8 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("page", PROGRAMS)
 def test_the_first_program_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page == "networks/lora.md":
+        pytest.importorskip("peft")
     monkeypatch.chdir(tmp_path)
     exec(blocks(DOCS / page)[0], {})
 
@@ -348,6 +352,16 @@ def test_the_programs_of_the_page_about_own_loops_run(tmp_path: Path, monkeypatc
     for block in blocks(DOCS / "own_loop.md"):
         exec(block, names)
     assert names["step"].message["w"].shape == (2,)
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_hugging_face_run() -> None:
+    pytest.importorskip("transformers")
+    names: dict[str, Any] = {}
+    for block in blocks(DOCS / "networks" / "tokens.md"):
+        exec(block, names)
+    assert np.isfinite(names["run"].history["perplexity"]).all()
+    assert names["local"] is not None
 
 
 def test_experiment_files_in_the_documentation_are_valid(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ PROJECTS = {  # what each needs beside fedpd[torch], and the best number in its 
     "own_loop_pytorch": ((), lambda last: number("test accuracy ", last) > 0.85),
     "own_loop_scipy": ((), lambda last: number("fit of all data ", last) < 0.1),
     "own_loop_lightning": (("lightning",), lambda last: number("test accuracy ", last) > 0.8),
+    "own_loop_nvflare": (("nvflare",), lambda last: number("test accuracy ", last) > 0.8),
     "own_loop_trainer_lora": (("transformers", "peft", "accelerate"), lambda last: number("mean loss ", last) < 0.5),
 }
 

@@ -17,7 +17,8 @@ from tree_math import Vector
 
 from fedpd import FedpdError, Oracle, algorithms, oracles, problems, simulate
 from fedpd.base.precision import scope
-from fedpd.core import LocalObjective, augmented_lagrangian
+from fedpd.core import LocalObjective, Subproblem, augmented_lagrangian
+from fedpd.core.objective import Noise
 from fedpd.core.sampling import Draw
 
 
@@ -427,3 +428,49 @@ def test_wrong_momenta_and_clips_are_refused(settings: dict[str, Any], message: 
 def test_an_automatic_eta_is_for_plain_steps() -> None:
     with pytest.raises(FedpdError, match=r"eta = 'auto': .* sgd\(.*momentum=0\.9\) has no such step"):
         algorithms.fedpd(eta="auto", oracle=oracles.sgd(0.1, 3, momentum=0.9))
+
+
+def is_a(path: str) -> bool:
+    return path == "a"
+
+
+def test_phases_minimise_over_one_part_after_the_other() -> None:
+    """Of f = (a + b - 1)^2 / 2 with lambda = (.5, .25), x_0 = 0, eta = 1: exact steps on a, then on b at the new a."""
+    oracle = oracles.phases(first=oracles.gd(0.5, 1), then=oracles.sgd(step=0.5, iterations=1, batch=1), where=is_a)
+    with scope(True):
+        plain = LocalObjective.without_samples(Vector(jnp.zeros(1)))
+        f = plain._replace(losses=lambda x, rows: (x["a"] + x["b"] - rows) ** 2 / 2, data=jnp.ones(1))
+        x0 = Vector({"a": jnp.zeros(()), "b": jnp.zeros(())})
+        lagrangian = augmented_lagrangian(f, x0, Vector({"a": jnp.array(0.5), "b": jnp.array(0.25)}), 1.0)
+        x, _, work = oracle.solve(lagrangian, x0, oracle.init(f, x0), jnp.int32(0), jax.random.key(0))
+    assert (float(x.tree["a"]), float(x.tree["b"])) == (0.25, 0.25)  # (1 - .5)/2, then (1 - .25 - .25)/2
+    assert (int(work.updates), int(work.samples)) == (2, 2)
+
+
+def test_phases_of_a_module_with_random_layers_draw_apart() -> None:
+    drawn: list[Any] = []
+
+    def noisy(x: Any, rows: Any, key: Any) -> Any:
+        drawn.append(jax.random.key_data(key).tolist())
+        return x["a"] * x["b"] * rows
+
+    oracle = oracles.phases(first=oracles.gd(0.5, 1), then=oracles.gd(0.5, 1), where=is_a)
+    x = Vector({"a": jnp.ones(()), "b": jnp.ones(())})
+    f = LocalObjective.without_samples(x)._replace(data=jnp.ones(1), noise=Noise(noisy, jax.random.key(1)))
+    with jax.disable_jit():
+        oracle.solve(Subproblem(f), x, oracle.init(f, x), jnp.int32(0), jax.random.key(0))
+    assert len(drawn) == 2
+    assert drawn[0] != drawn[1]
+
+
+def test_phases_refuse_paths_of_no_parameter_and_oracles_that_compare_rounds() -> None:
+    gd = oracles.gd(0.1, 2)
+    with pytest.raises(FedpdError, match="cannot be a phase"):
+        oracles.phases(first=gd, then=oracles.lbfgs(), where=is_a)
+    with pytest.raises(FedpdError, match="cannot be a phase"):
+        oracles.phases(first=oracles.own_loop(), then=gd, where=is_a)
+    start = {"b": np.ones(()), "c": np.ones(())}
+    problem = problems.from_losses(lambda x, rows: x["b"] * x["c"] * rows, [np.ones(2)], start)
+    method = algorithms.fedavg(oracle=oracles.phases(first=gd, then=gd, where=is_a))
+    with pytest.raises(FedpdError, match=r"False for all paths, so one phase has no parameters\. The paths are b, c"):
+        simulate(method, problem, rounds=1)

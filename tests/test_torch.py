@@ -288,6 +288,37 @@ def test_the_step_sizes_of_a_schedule_add_up() -> None:
     np.testing.assert_allclose(step.message[1]["weight"], -step.message[0]["weight"] / step.length)  # c_i+, c_i = c = 0
 
 
+def test_the_steps_of_one_optimizer_per_epoch_add_up() -> None:
+    x, y = (torch.tensor(part) for part in AGENTS[0])
+    net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
+    with fedpd.torch.local(MORE["scaffold"], net, agent) as step:
+        plain(net, x, y)
+        both = [torch.optim.SGD([one], lr=0.1) for one in net.parameters()]
+        loss_of(net, x, y).backward()
+        for optimizer in both:
+            optimizer.step()
+    assert step.updates == 11
+    assert step.length == pytest.approx(10 * 0.05 + 0.1)
+
+
+def test_parameters_that_are_unfrozen_in_the_block_get_their_terms() -> None:
+    net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
+    with torch.no_grad():
+        net.weight.fill_(1.0), net.bias.fill_(1.0)
+    method = algorithms.fedprox(rho=1.0, oracle=oracles.own_loop())
+    with fedpd.torch.local(method, net, agent) as step:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        net.bias.requires_grad_(False)
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            net.bias.requires_grad_(True)
+    assert step.updates == 2
+    np.testing.assert_allclose(step.message["weight"], np.full((1, 3), 1 - 0.5 - 0.5 * (1 - 0.5)))  # g = 1, x - 1 = -.5
+    np.testing.assert_allclose(step.message["bias"], [1 - 0.5])  # its first step begins where the pull is 0
+
+
 def test_an_optimizer_around_another_adds_the_terms_once() -> None:
     class Around(torch.optim.Optimizer):  # type: ignore[name-defined]
         def __init__(self, inner: Any) -> None:

@@ -6,6 +6,7 @@
     dp_sgd gradient steps with example-level differential privacy
     optax  any optax optimiser on stochastic or full gradients of phi_i
     lbfgs  L-BFGS on full gradients, with secant pairs kept over rounds; its tolerance is relative
+    phases one oracle on some of the parameters, then another one on the rest (FedRep)
 
 phi_i is a `Subproblem`. Each oracle does Q = `iterations` steps. With `tolerance` = eps_1 it stops earlier, at the
 first checked point with ||grad phi_i||^2 <= eps_1. For this check, stochastic oracles compute grad phi_i every `check`
@@ -16,6 +17,7 @@ order and without replacement. An agent then does epochs ceil(|D_i|/batch) steps
 last batch of an epoch is the rest, and its gradient is the mean over the samples of that rest.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,13 +32,14 @@ from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
-from fedpd.core.objective import WeightedBatch
+from fedpd.core.objective import Noise, WeightedBatch
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
-from fedpd.core.oracle import ITERATIONS, check_step, step_at
+from fedpd.core.oracle import ITERATIONS, check_oracle, check_step, step_at
 from fedpd.core.oracle import STEP as STEP
 from fedpd.core.oracle import Step as Step
+from fedpd.core.personal import merged, names_of, part_of
 from fedpd.core.sampling import Draw, shuffle, uniform
 
 EPOCHS = "Give the passes over the agent's own samples, e.g. epochs=5"
@@ -569,6 +572,91 @@ def optax(
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")
     check_stochastic(iterations, batch, tolerance, check, epochs, draw)
     return made
+
+
+class Phases(Oracle):
+    """An oracle on the parameters of the first phase, then another one on the rest."""
+
+    first: Oracle
+    then: Oracle
+    where: Callable[[str], bool]
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        names = names_of(x.tree)
+        if names != [""] and len({self.where(name) for name in names}) == 1:  # "": fedpd's own example of a model
+            shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            rule = f"is {self.where(names[0])} for all paths, so one phase has no parameters. The paths are {shown}"
+            refuse("where", self.where, rule, 'Give e.g. where=lambda path: path.startswith("head")')
+        return tuple(one.init(f_own, own) for one, f_own, own, _ in self._phases(f, x))
+
+    def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        kept, done = [], None
+        for phase in range(2):
+            oracle, f, own, fixed = self._phases(phi.f, x)[phase]
+            linear = None if phi.linear is None else self._phases(phi.f, phi.linear)[phase][2]
+            problem = Subproblem(f, linear, phi.curvature)
+            own, held, work = oracle.solve(problem, own, memory[phase], r, jax.random.fold_in(key, phase))
+            x, done = merged(own, fixed), work if done is None else done.plus(work)
+            kept.append(held)
+        assert done is not None
+        return x, tuple(kept), done
+
+    def _phases(self, f: LocalObjective, x: Vector) -> list[tuple[Oracle, LocalObjective, Vector, Vector]]:
+        """Return the oracle of each phase, f_i of the parameters that it changes, these, and the others."""
+        first, then = (part_of(x, self.where, personal=chosen) for chosen in (True, False))
+        return [
+            (self.first, _with_fixed(f, then, 0), first, then),
+            (self.then, _with_fixed(f, first, 1), then, first),
+        ]
+
+
+def _with_fixed(f: LocalObjective, fixed: Vector, phase: int) -> LocalObjective:
+    """Return f_i as a function of the other entries, with random numbers of this phase."""
+
+    def whole(model: Tree) -> Tree:
+        return merged(Vector(model), fixed).tree
+
+    def random(model: Tree, rows: Tree, key: Key) -> Array:
+        assert noise is not None
+        return noise.losses(whole(model), rows, key)
+
+    losses, penalty, noise = f.losses, f.penalty, f.noise
+    return f._replace(
+        losses=lambda model, rows: losses(whole(model), rows),
+        penalty=None if penalty is None else lambda model: penalty(whole(model)),
+        noise=None if noise is None else Noise(random, jax.random.fold_in(noise.key, phase)),
+    )
+
+
+@makes(Phases)
+def phases(first: Oracle, then: Oracle, where: Callable[[str], bool]) -> Oracle:
+    """Return an oracle that minimises over some of the parameters first, and then over the rest.
+
+    With `transforms.wrap(algorithms.fedavg(oracle=...), personal=where)` this is FedRep: in each round an agent trains
+    its head on the received body, and then the body on the new head.
+
+    Args:
+        first: The oracle of the first phase. The parameters of the second one stay as they are.
+        then: The oracle of the second phase.
+        where: Which parameters the first phase changes: a function of the path of a parameter.
+
+    Examples:
+        >>> from fedpd import algorithms, oracles, transforms
+        >>> def is_head(path):
+        ...     return path.startswith("head")
+        >>> head, body = oracles.gd(step=0.1, iterations=10), oracles.gd(step=0.1, iterations=5)
+        >>> both = oracles.phases(first=head, then=body, where=is_head)
+        >>> fedrep = transforms.wrap(algorithms.fedavg(oracle=both), personal=is_head)
+    """
+    for name, oracle in (("first", first), ("then", then)):
+        check_oracle(oracle)
+        if oracle.compares_rounds or oracle.needs_samples or isinstance(oracle, OwnLoop | Phases):
+            rule = "cannot be a phase: it compares rounds, adds noise to samples, is a loop, or has phases"
+            refuse(name, oracle.description, rule, "Give oracles.gd, sgd or optax")
+    if not callable(where):
+        remedy = 'Give e.g. where=lambda path: path.startswith("head")'
+        refuse("where", where, "must be a function of the path of a parameter", remedy)
+    return Phases(first=first, then=then, where=where)
 
 
 class OwnLoop(Oracle):

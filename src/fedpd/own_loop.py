@@ -6,12 +6,12 @@ pytrees of arrays; `fedpd.torch.local` adds the terms to the gradients of an unc
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
@@ -104,7 +104,7 @@ class Loop:
 
     Attributes:
         seen: The local problems that the method posed, with their starts.
-        outcome: What the loop did. Before it has run: None, which stands for one step of length 1 to the same point.
+        outcome: What the loop did; None: it has not run yet.
     """
 
     def __init__(self, outcome: Outcome | None = None) -> None:
@@ -136,8 +136,9 @@ class Recorder(Oracle):
         if isinstance(jax.tree.leaves(x)[0], jax.core.Tracer):
             rule = "solves several local problems in a round"
             refuse("method", "its local work", rule, "Give a method that solves one")
-        model, steps, _ = self.loop.outcome or Outcome(x.tree, 1, 1.0)
-        return Vector(model), memory, _work(steps)
+        if self.loop.outcome is None:
+            raise PosedError
+        return Vector(self.loop.outcome.model), memory, _work(self.loop.outcome.steps)
 
 
 def _work(steps: int) -> Work:
@@ -198,15 +199,14 @@ def _arrived(method: Method, x: Vector, agent: Agent, received: Tree) -> Any:
     exchange = method.exchanges()[0]
     with scope(is_double(x)):
         start = x if agent.start is None else Vector(_on_host(agent.start))
-        like = broadcast_like(method, start)
-        models_only = isinstance(like, Vector)
+        models_only = _sends_models(method)
         if received is None and not models_only and agent.state is not None:
             rule = f"{method.description} sends more than a model"
             refuse("received", None, rule, "Give what the server sent, server.broadcast, as the last argument")
-        broadcast = x if received is None else _structured(received, like)
+        broadcast = x if received is None else _structured(received, broadcast_like(method, start))
         if agent.state is not None:
             return exchange.receive(agent.state, broadcast)
-        state = method.init(objective(start), start)
+        state = method.init(unknown(), start)
         is_first = received is None and (agent.start is None or not models_only)
         return state if is_first else (exchange.missed or exchange.receive)(state, broadcast)
 
@@ -223,7 +223,7 @@ def _structured(tree: Tree, like: Tree) -> Tree:
 
 def begin(method: Method, state: Any, r: int) -> Step:
     """Return the local problem of an agent in round r, for a loop that has not run yet."""
-    phi, first = _solve(method, state, r, Loop())[1]
+    phi, first = _posed(method, state, r)
     return Step(
         _on_host(first.tree),
         None if phi.linear is None else _on_host(phi.linear.tree),
@@ -234,8 +234,12 @@ def begin(method: Method, state: Any, r: int) -> Step:
 
 def finish(method: Method, state: Any, r: int, step: Step) -> Any:
     """Return the state after the loop."""
-    outcome = Outcome(_on_host(step.result), step.updates, step.length)
-    return _on_host(_solve(method, state, r, Loop(outcome))[0])
+    loop = Loop(Outcome(_on_host(step.result), step.updates, step.length))
+    new = _work_with(method, state, r, loop)
+    if len(loop.seen) != 1:
+        rule = f"solves {len(loop.seen)} local problems in a round"
+        refuse("method", method.description, rule, "Give a method that solves one")
+    return _on_host(new)
 
 
 def check_method(method: Method, x: Vector) -> None:
@@ -254,7 +258,10 @@ def check_method(method: Method, x: Vector) -> None:
         rule = "gives every agent its own model, and its server sends none"
         refuse("method", method.description, rule, "Give one whose server sends a model, such as FedPD")
     with scope(is_double(x)):
-        begin(method, method.init(objective(x), x), 0)
+        state = method.init(unknown(), x)
+    step = begin(method, state, 0)
+    step.result, step.updates, step.length = step.start, 1, 1.0
+    finish(method, state, 0, step)
 
 
 def has_plain_steps(method: Method) -> bool:
@@ -265,7 +272,13 @@ def has_plain_steps(method: Method) -> bool:
 def broadcast_like(method: Method, x: Vector) -> Tree:
     """Return a broadcast of the method, which shows its form."""
     exchange: Any = method.exchanges()[0]
-    return exchange.aggregate(method.server(x), opened(exchange.send(method.init(objective(x), x))), 1.0)[1]
+    return exchange.aggregate(method.server(x), opened(exchange.send(method.init(unknown(), x))), 1.0)[1]
+
+
+@lru_cache(maxsize=8)
+def _sends_models(method: Method) -> bool:
+    """Return whether the method's server sends a model and nothing else."""
+    return isinstance(broadcast_like(method, Vector({"x": np.zeros(1)})), Vector)
 
 
 def is_own_loop(method: Method) -> bool:
@@ -288,27 +301,50 @@ def with_oracle(method: Method, oracle: Oracle) -> Method | None:
     return None if held.get("oracle") is None else replace(method, **settings)
 
 
-def _solve(method: Method, state: Any, r: int, loop: Loop) -> tuple[Any, tuple[Subproblem, Vector]]:
-    """Return the state after the local work, and the local problem with its start, as the method's oracle sees them."""
+class PosedError(Exception):
+    """Leaves a method's local work when its local problem is known."""
+
+
+def _posed(method: Method, state: Any, r: int) -> tuple[Subproblem, Vector]:
+    """Return the local problem of a round with its start, as the method's oracle sees them."""
+    loop = Loop()
+    with suppress(PosedError):
+        _work_with(method, state, r, loop)
+    if not loop.seen:
+        refuse("method", method.description, "solves 0 local problems in a round", "Give a method that solves one")
+    phi, x = loop.seen[0]
+    if type(phi.f) is not LocalObjective or phi.f.losses is not _unknown:
+        rule = "changes the gradients of the loss themselves, which a loop of your own computes"
+        refuse("method", method.description, rule, "Change them in your loop, and give a method that does not")
+    return phi, x
+
+
+def _work_with(method: Method, state: Any, r: int, loop: Loop) -> Any:
+    """Return the state after the method's local work, in which the loop stands for the oracle."""
     recorded = with_oracle(method, Recorder(loop=loop))
     assert recorded is not None
     with scope(is_double(state)):
-        f = objective(method.model(state))
-        new, _ = recorded.exchanges()[0].local(f, state, jnp.int32(r), jax.random.key(0))
-    if len(loop.seen) != 1:
-        rule = f"solves {len(loop.seen)} local problems in a round"
-        refuse("method", method.description, rule, "Give a method that solves one")
-    given = loop.seen[0][0].f
-    if type(given) is not LocalObjective or given.losses is not _unknown:
-        rule = "changes the gradients of the loss themselves, which a loop of your own computes"
-        refuse("method", method.description, rule, "Change them in your loop, and give a method that does not")
-    return new, loop.seen[0]
+        return recorded.exchanges()[0].local(unknown(), state, _round(r), _key())[0]
 
 
-def objective(x: Vector) -> LocalObjective:
+@lru_cache(maxsize=1)
+def _round(r: int) -> Array:
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(np.int32(r))
+
+
+@cache
+def unknown() -> LocalObjective:
     """Return an f_i that nobody can evaluate: only the loop knows it."""
-    plain = LocalObjective.without_samples(x)
-    return plain._replace(losses=_unknown)
+    with jax.ensure_compile_time_eval():
+        return LocalObjective.without_samples(Vector(np.zeros(1)))._replace(losses=_unknown)
+
+
+@cache
+def _key() -> Key:
+    """Return a key, for methods that take one. Their oracle, the loop, draws its own numbers."""
+    with jax.ensure_compile_time_eval():
+        return jax.random.key(0)
 
 
 def _unknown(*_: Any) -> NoReturn:
@@ -344,7 +380,7 @@ class Server:
         x = Vector(_on_host(self.model))
         check_method(self.method, x)
         with scope(is_double(x)):
-            self._agent = _on_host(self.method.init(objective(x), x))
+            self._agent = _on_host(self.method.init(unknown(), x))
             self.state = _on_host(self.method.server(x))
 
     @property

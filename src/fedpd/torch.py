@@ -11,6 +11,7 @@ server sends the mean; `fedpd.Server` is that of the rest. What SCAFFOLD and oth
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,12 +39,15 @@ __all__ = ["Agent", "Server", "load", "local", "parameters_of"]
 
 def parameters_of(module: nn.Module) -> dict[str, np.ndarray]:
     """Return the parameters that are trained, by name, as arrays; half precision becomes float32."""
-    return {name: _array(parameter) for name, parameter in _trained(module).items()}
+    return _arrays(_trained(module))
 
 
 def load(module: nn.Module, model: dict[str, np.ndarray]) -> None:
     """Copy arrays into the parameters that are trained."""
-    trained = _trained(module)
+    _load(_trained(module), model)
+
+
+def _load(trained: dict[str, nn.Parameter], model: dict[str, np.ndarray]) -> None:
     if set(model) != set(trained):
         refuse("model", sorted(model)[:3], "has other names than the module's parameters", "Give those of the module")
     with torch.no_grad():
@@ -52,7 +56,7 @@ def load(module: nn.Module, model: dict[str, np.ndarray]) -> None:
             if array.shape != tuple(parameter.shape):
                 rule = f"has the shape {array.shape}, and the module's parameter {tuple(parameter.shape)}"
                 refuse("model", name, rule, "Give the arrays of the same module")
-            parameter.copy_(torch.as_tensor(np.array(array)))
+            parameter.copy_(_tensor(array))
 
 
 @contextmanager
@@ -86,24 +90,27 @@ def local(method: Method, module: nn.Module, agent: Agent, received: Any = None)
         refuse("module", type(module).__name__, "has no parameter that requires a gradient", "Unfreeze some")
     if isinstance(module, DistributedDataParallel):
         _check_equal_processes(trained, agent)
-    with own_local(method, parameters_of(module), agent, received) as step:
-        load(module, step.start)
+    model = _arrays(trained)
+    with own_local(method, model, agent, received) as step:
+        if any(step.start[name] is not model[name] for name in trained):
+            _load(trained, step.start)
         terms = Terms(step, plain=has_plain_steps(method))
         for name, parameter in trained.items():
             terms.include(name, parameter)
         with terms.added():
             yield step
-        if any(_trained(module).get(name) is not parameter for name, parameter in trained.items()):
+        now = _trained(module)
+        if any(now.get(name) is not parameter for name, parameter in trained.items()):
             rule = "has other parameters than when the block began"
             refuse("module", type(module).__name__, rule, "Freeze, replace or wrap them before the block")
-        if not terms.counts:
+        step.updates, step.length = terms.updates(), terms.length()
+        if not step.updates:
             rule = "no optimizer of PyTorch took a step on its parameters"
             refuse("module", type(module).__name__, rule, "Train the same module inside the block")
-        step.result = parameters_of(module)
+        step.result = _arrays(trained)
         terms.check_others(trained, step.result)
-        step.updates, step.length = max(terms.counts.values()), terms.length()
     if isinstance(step.message, dict):
-        load(module, step.message)
+        _load(trained, step.message)
 
 
 class Terms:
@@ -112,22 +119,18 @@ class Terms:
     Args:
         step: The local problem.
         plain: Whether the method divides by the steps, which must then be plain gradient steps.
-
-    Attributes:
-        counts: The steps of each optimiser that has one of the parameters.
     """
 
     def __init__(self, step: Step, *, plain: bool = False) -> None:
-        self.counts = dict[int, int]()
         self._step, self._plain, self._linear = step, plain, dict[int, Tensor | None]()
-        self._lengths = dict[tuple[int, int], float]()  # by optimiser and group of parameters
-        self._stepped = set[int]()
+        self._current = dict[int, Held]()  # by optimiser
+        self._held: list[Held] = []
         self._running: list[int] = []  # optimisers whose step has begun: one may call another
 
     def include(self, name: str, parameter: Tensor) -> None:
         """Add the terms of a parameter from now on."""
         linear = self._step.linear
-        part = None if linear is None else torch.as_tensor(np.array(linear[name]))
+        part = None if linear is None else _tensor(linear[name])
         self._linear[id(parameter)] = None if part is None else part.to(parameter.device, parameter.dtype)
 
     @contextmanager
@@ -154,31 +157,39 @@ class Terms:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Add the terms; with a closure, which computes new gradients, after each of its calls."""
-        own = [one for one in self.parameters(optimizer) if id(one) in self._linear]
-        if not own:
+        held = self._of(optimizer)
+        if not held.own:
             return None
         is_inner = bool(self._running) and self._running[0] != id(optimizer)
         self._running = [*self._running, id(optimizer)] if is_inner else [id(optimizer)]
         if is_inner:  # the optimiser that called this one has the terms in its gradients
             return None
-        self._note(optimizer, own)
+        self._note(optimizer, held)
         optimizer_args = args[1:] if args and args[0] is optimizer else args
         closure = kwargs.get("closure", optimizer_args[0] if optimizer_args else None)
         if closure is None:
-            self._add(own, getattr(optimizer, "grad_scale", None))
+            self._add(held, getattr(optimizer, "grad_scale", None))
             return None
-        wrapped = self._around(closure, own)
+        wrapped = self._around(closure, held)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
         return (*args[: len(args) - len(optimizer_args)], wrapped, *optimizer_args[1:]), kwargs
 
-    def _note(self, optimizer: Optimizer, own: list[nn.Parameter]) -> None:
+    def _of(self, optimizer: Optimizer) -> "Held":
+        """Return what an optimiser has of the module. It is found again only when its parameters changed."""
+        held = self._current.get(id(optimizer))
+        if held is None or not held.is_current(optimizer):
+            self.find(optimizer)
+            held = self._current[id(optimizer)] = Held(optimizer, self._linear)
+            self._held.append(held)
+        return held
+
+    def _note(self, optimizer: Optimizer, held: "Held") -> None:
         """Count a step and its sizes; refuse one that goes uphill, or one that is not plain where it must be."""
         found_inf = getattr(optimizer, "found_inf", None)  # a fused step of AMP then changes nothing
         if found_inf is not None and bool(found_inf):
             return
-        self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
-        self._stepped.update(map(id, own))
+        held.steps += 1
         for i, group in enumerate(optimizer.param_groups):
             if group.get("maximize"):
                 rule = "maximizes, and the method's terms are those of a loss that is minimised"
@@ -188,66 +199,118 @@ class Terms:
             if not isinstance(optimizer, torch.optim.SGD) or group["momentum"]:
                 rule = "takes steps that are no plain gradient steps, and the method divides by their sizes"
                 refuse("optimizer", type(optimizer).__name__, rule, "Give torch.optim.SGD without momentum, or FedPD")
-            if any(id(one) in self._linear for one in group["params"]):
-                key = id(optimizer), i
-                self._lengths[key] = self._lengths.get(key, 0.0) + float(group["lr"])
+            held.lengths[i] += float(group["lr"])
+
+    def _sums(self) -> dict[int, tuple[int, float]]:
+        """Return the steps of each parameter, of all of its optimisers, and the sum of their sizes."""
+        sums = dict[int, tuple[int, float]]()
+        for held in self._held:
+            for parameter, i in zip(held.own, held.group_of, strict=True):
+                steps, length = sums.get(id(parameter), (0, 0.0))
+                sums[id(parameter)] = steps + held.steps, length + held.lengths[i]
+        return {key: one for key, one in sums.items() if one[0]}
+
+    def updates(self) -> int:
+        """Return the steps of the parameter with the most steps."""
+        return max((steps for steps, _ in self._sums().values()), default=0)
 
     def length(self) -> float | None:
         """Return the sum of the step sizes, if the steps are plain."""
-        lengths = list(self._lengths.values())
-        if lengths and max(lengths) - min(lengths) > 1e-9 * max(lengths):
+        if not self._plain:
+            return None
+        lengths = sorted({length for _, length in self._sums().values()})
+        if lengths and lengths[-1] - lengths[0] > 1e-9 * lengths[-1]:
             rule = "are the sums of the step sizes for different parameters, and the method divides by one number"
             refuse("lr", lengths[:4], rule, "Give all parameters the same step sizes")
         return lengths[0] if lengths else None
 
     def check_others(self, trained: dict[str, nn.Parameter], result: dict[str, np.ndarray]) -> None:
         """Refuse parameters that changed without a step of an optimiser, and so without the terms."""
+        stepped = self._sums()
         for name, parameter in trained.items():
-            if id(parameter) not in self._stepped and not np.array_equal(result[name], self._step.start[name]):
+            if id(parameter) not in stepped and not np.array_equal(result[name], self._step.start[name]):
                 rule = "changed without a step of an optimizer of PyTorch"
                 refuse("module", name, rule, "Train all parameters by optimizers of torch.optim, or freeze it")
 
-    def parameters(self, optimizer: Optimizer) -> list[nn.Parameter]:
-        """Return the parameters of an optimiser."""
-        return [one for group in optimizer.param_groups for one in group["params"]]
+    def find(self, optimizer: Optimizer) -> None:
+        """Include parameters that are not known before an optimiser has them: of a module, none."""
 
-    def _around(self, closure: Callable[[], Any], own: list[nn.Parameter]) -> Callable[[], Any]:
+    def _around(self, closure: Callable[[], Any], held: "Held") -> Callable[[], Any]:
         def with_terms() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            self._add(own, None)
-            return None if loss is None else self._step.scale * loss + self._value(own)  # a line search compares values
+            self._add(held, None)
+            return (
+                None if loss is None else self._step.scale * loss + self._value(held)
+            )  # a line search compares values
 
         return with_terms
 
-    @torch.no_grad()
-    def _add(self, own: list[nn.Parameter], scale: Tensor | None) -> None:
+    def _add(self, held: "Held", scale: Tensor | None) -> None:
         """Add the terms to the gradients. A fused step unscales gradients itself, so its terms have AMP's scale."""
         factor = 1.0 if scale is None else float(scale)
-        changed: Any = [parameter for parameter in own if parameter.requires_grad]
-        for parameter in changed:
-            if parameter.grad is None:  # the loss does not depend on it, but the method's terms do
-                parameter.grad = torch.zeros_like(parameter)
-            elif parameter.grad.is_sparse:
+        gradients: list[Any] = []
+        for parameter in held.changed:
+            gradient = parameter.grad
+            if gradient is None:  # the loss does not depend on it, but the method's terms do
+                gradient = parameter.grad = torch.zeros_like(parameter)
+            elif gradient.is_sparse:
                 refuse("gradient", "sparse", "cannot be that of a dense term", "Give sparse=False to the embedding")
-        gradients: Any = [parameter.grad for parameter in changed]
-        if self._step.scale != 1:
-            torch._foreach_mul_(gradients, self._step.scale)
-        if self._step.linear is not None:
-            linear: Any = [self._linear[id(parameter)] for parameter in changed]
-            torch._foreach_add_(gradients, linear, alpha=factor)
-        if self._step.curvature:
-            torch._foreach_add_(gradients, changed, alpha=factor * self._step.curvature)
+            gradients.append(gradient)
+        with torch.no_grad():
+            if self._step.scale != 1:
+                torch._foreach_mul_(gradients, self._step.scale)
+            if held.linear:
+                torch._foreach_add_(gradients, held.linear, alpha=factor)
+            if self._step.curvature:
+                torch._foreach_add_(gradients, held.changed, alpha=factor * self._step.curvature)
 
     @torch.no_grad()
-    def _value(self, own: list[nn.Parameter]) -> float:
+    def _value(self, held: "Held") -> float:
         """Return <linear, x> + (curvature/2) ||x||^2."""
         total = 0.0
-        for parameter in own:
+        for parameter in held.own:
             linear = self._linear[id(parameter)]
             total += 0.0 if linear is None else float((linear * parameter).sum())
             total += self._step.curvature / 2 * float((parameter * parameter).sum())
         return total
+
+
+class Held:
+    """Keeps what an optimiser has of a module, until its parameters change.
+
+    Args:
+        optimizer: The optimiser.
+        linear: The linear term of each parameter of the module, by its id.
+
+    Attributes:
+        own: The parameters of the module.
+        group_of: The group of each.
+        changed: Those that require a gradient.
+        linear: Their linear terms; empty: there are none.
+        steps: The steps that the optimiser took.
+        lengths: The sum of their sizes, by group.
+    """
+
+    def __init__(self, optimizer: Optimizer, linear: dict[int, Tensor | None]) -> None:
+        groups = [group["params"] for group in optimizer.param_groups]
+        own = [(one, i) for i, group in enumerate(groups) for one in group if id(one) in linear]
+        self.own: list[Any] = [one for one, _ in own]
+        self.group_of = [i for _, i in own]
+        self.changed: list[Any] = [one for one in self.own if one.requires_grad]
+        self.linear: list[Any] = [part for one in self.changed if (part := linear[id(one)]) is not None]
+        self.steps, self.lengths = 0, [0.0] * len(groups)
+        self._optimizer = weakref.ref(optimizer)
+        self._seen = _members(optimizer)
+
+    def is_current(self, optimizer: Optimizer) -> bool:
+        """Return whether this is still what the optimiser has."""
+        return self._optimizer() is optimizer and self._seen == _members(optimizer)
+
+
+def _members(optimizer: Optimizer) -> list[list[tuple[int, bool]]]:
+    """Return which parameters an optimiser has, and which require a gradient, by group."""
+    return [[(id(one), one.requires_grad) for one in group["params"]] for group in optimizer.param_groups]
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -278,6 +341,15 @@ def _check_equal_processes(trained: dict[str, nn.Parameter], agent: Agent) -> No
         refuse(
             "process", torch.distributed.get_rank(), rule, "Load the same model, and keep one Agent, in every process"
         )
+
+
+def _arrays(trained: dict[str, nn.Parameter]) -> dict[str, np.ndarray]:
+    return {name: _array(parameter) for name, parameter in trained.items()}
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Return an array as a tensor that only reads it."""
+    return torch.as_tensor(array if array.flags.writeable else array.copy())  # PyTorch warns of others
 
 
 def _array(parameter: Tensor) -> np.ndarray:

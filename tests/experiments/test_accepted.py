@@ -35,6 +35,8 @@ REASONS = {
     "take": "it takes federated data: a loader of your own",
     "split": "it takes federated data: the key `test_share`",
     "own_loop": "the loop is Python",
+    "phases": "it takes a function: write an oracle of your own",
+    "next_token.augment": "it is a function: write a problem of your own",
     "simulate.checkpoints": "the run folder has them",
     "simulate.start": "a problem's table has `start`, and fedpd resume continues a run",
     "simulate.progress": "the command shows bars, and Python's runner gets events",

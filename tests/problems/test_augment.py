@@ -56,6 +56,46 @@ def test_a_loss_on_augmented_samples_is_that_of_pytorch() -> None:
     assert found == pytest.approx(loss.item(), rel=1e-10)
 
 
+def scores(model: Any, x: Any) -> Any:
+    return x @ model
+
+
+def numbers(**options: Any) -> Any:
+    own = {name: one | {"y": one["x"].sum(axis=1, keepdims=True) > 0} for name, one in agents().items()}
+    own = {name: {"x": one["x"], "y": one["y"].astype(float)} for name, one in own.items()}
+    return data.from_arrays(own, own, classes=False)
+
+
+OTHERS: dict[str, Any] = {
+    "classification": lambda **more: problems.classification(
+        scores, data.from_arrays(agents(), agents()), np.ones((SIDE, CLASSES)), **more
+    ),
+    "regression": lambda **more: problems.regression(scores, numbers(), np.ones((SIDE, 1)), **more),
+    "multilabel": lambda **more: problems.multilabel(nn.Linear(SIDE, 1).double(), numbers(), **more),
+    "supervised": lambda **more: problems.supervised(
+        scores, numbers(), np.ones((SIDE, 1)), loss=lambda found, y: jnp.sum((found - y) ** 2, axis=1), **more
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_tasks_train_on_augmented_samples_and_are_measured_on_the_samples(name: str) -> None:
+    torch.manual_seed(0)
+    plain = OTHERS[name]()
+    torch.manual_seed(0)
+    problem = OTHERS[name](augment=shift)
+    assert plain.random is None
+    assert problem.random is not None
+    with jax.enable_x64(True):
+        batch, key = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), problem.data), jax.random.key(3)
+        changed = batch | {"x": shift(jax.random.split(key)[0], batch["x"])}
+        wanted = plain.losses(plain.start, changed)
+        np.testing.assert_allclose(problem.random(problem.start, batch, key), wanted, rtol=1e-12)
+        np.testing.assert_allclose(problem.losses(problem.start, batch), plain.losses(plain.start, batch), rtol=1e-12)
+    with pytest.raises(FedpdError, match="result of augment"):
+        OTHERS[name](augment=lambda key, x: x[:, :2])
+
+
 class Draws(nn.Module):
     def __init__(self, change: Any) -> None:
         super().__init__()

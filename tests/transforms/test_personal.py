@@ -89,6 +89,32 @@ def test_fedavg_with_a_personal_bias_is_that_of_numpy(absent: bool) -> None:
     assert run.history["bytes_up"][-1] == 3 * 8 * (9 if absent else 12)  # w alone travels
 
 
+def fedrep(rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return w and the biases of FedRep: in each round four steps on the bias, then two on w at the new bias."""
+    w, b = np.zeros(3), np.ones(len(SIZES))
+    for _ in range(rounds):
+        arrived = []
+        for i in range(len(SIZES)):
+            x = w.copy()
+            for _ in range(4):
+                b[i] -= 0.1 * gradient(x, b[i], samples(i))[1]
+            for _ in range(2):
+                x -= STEP * gradient(x, b[i], samples(i))[0]
+            arrived.append(x)
+        w = np.mean(arrived, axis=0)
+    return w, b
+
+
+def test_two_phases_with_a_personal_head_are_fedrep_in_numpy() -> None:
+    oracle = oracles.phases(first=oracles.gd(0.1, 4), then=oracles.gd(STEP, 2), where=is_bias)
+    method = transforms.wrap(algorithms.fedavg(oracle=oracle), personal=is_bias)
+    run = simulate(method, problem(), rounds=4)
+    w, b = fedrep(4)
+    np.testing.assert_allclose(run.model["w"], w, rtol=1e-12)
+    np.testing.assert_allclose(copies_of(run)["b"], b, rtol=1e-12)
+    assert run.history["bytes_up"][-1] == 3 * 8 * 12  # w alone travels
+
+
 METHODS = {
     "fedavg": algorithms.fedavg(oracle=GD),
     "fedpd": algorithms.fedpd(eta=0.5, oracle=GD),

@@ -6,9 +6,11 @@ import os
 import platform
 import sys
 import warnings
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -20,6 +22,10 @@ WORTH_KEEPING = 0.1  # seconds of compilation from which a program is kept; read
 LARGE_BLOCK = 2**20  # bytes
 M_MMAP_THRESHOLD = -3  # of mallopt in glibc
 USUAL = 1.0  # JAX's own default for these seconds
+# XLA's fusion emitters and LLVM's optimisations take most of the time before the first round. Measured in seconds of
+# processor time for `solve` on 10 agents of 50 samples with 28 features: 9.1 with both, 3.2 without. There a round of
+# FedPD then takes 0.14 ms in place of 0.05, so that 25,000 rounds would lose what the compilation saves.
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
 
 @cache
@@ -47,6 +53,11 @@ def use_compilation_cache(most: int = MOST_KEPT) -> None:
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == USUAL:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+
+
+def compiled_quickly(function: Callable[..., Any]) -> Any:
+    """Return a function compiled by JAX without optimisations, for one that is called once or twice."""
+    return jax.jit(function, compiler_options=QUICK if jax.default_backend() == "cpu" else None)
 
 
 def _user_cache() -> Path:

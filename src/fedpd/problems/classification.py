@@ -18,6 +18,7 @@ from fedpd.core import Array, Evaluation, Key, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK, block_for
 from fedpd.core.problem import Judge, WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
+from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, central_samples, check_metrics, hold_tests, named_metrics
 from fedpd.problems.predictions import has_one_output, is_right
@@ -60,6 +61,7 @@ def classification(
     normalisation: Normalisation | None = None,
     weights: Weights = None,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     check: bool = True,
 ) -> Problem:
     """Return the problem of classifying federated data with softmax cross entropy.
@@ -79,14 +81,19 @@ def classification(
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
         metrics: More to measure on test samples, {name: (scores, class numbers) -> (B, ...)}; see
             `fedpd.problems.Metric`.
+        augment: Changes the features of training batches, as for `network`.
         check: Whether to check the model once, as for `from_losses`.
 
     Raises:
         FedpdError: If an agent has no training samples, or `apply` couples the samples of a batch without a
             `normalisation`.
     """
-    rest: dict[str, Any] = {"weights": weights, "metrics": metrics, "check": check}
-    return classify(apply, data, start, l2=l2, normalisation=normalisation, **rest)
+    rest: dict[str, Any] = {"l2": l2, "normalisation": normalisation, "weights": weights, "metrics": metrics}
+    problem = classify(apply, data, start, **rest, check=check)
+    if augment is None:
+        return problem
+    check_augment(augment, data)
+    return classify(apply, data, start, **rest, random=augmented(apply, None, augment), check=False)
 
 
 def classify(

@@ -12,6 +12,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.typed import explained
 from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.augment import Augment
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import Metrics
 from fedpd.problems.supervised import (
@@ -35,6 +36,7 @@ def multilabel(
     start: Tree | None = None,
     *,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -45,7 +47,7 @@ def multilabel(
 
     F(x; (a, y)) is the mean of the binary cross entropy over the labels of a sample, plus (l2/2) ||x||^2. Missing
     labels (NaN) do not count. The accuracies are shares of labels; `exact_match` is the share of test samples whose
-    known labels are all right. `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
+    known labels are all right. `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a module, as
@@ -74,7 +76,9 @@ def multilabel(
             {"exact_match": EXACT} | dict(metrics or {}),
         )
 
-    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, data, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _is_right(scores: Array, targets: Array) -> Array:
@@ -96,6 +100,7 @@ def next_token(
     *,
     padding: int | None = -100,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -106,7 +111,7 @@ def next_token(
 
     F(x; (a, y)) is the mean of the cross entropy over the tokens of a sample, plus (l2/2) ||x||^2. The accuracies are
     shares of tokens, and `perplexity` is the exponential of the mean cross entropy over all test tokens of all agents.
-    `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
+    `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a module, as
@@ -134,7 +139,9 @@ def next_token(
             {"perplexity": PERPLEXITY._replace(values=partial(_counted, _entropies, padding))} | dict(metrics or {}),
         )
 
-    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, data, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> None:

@@ -162,15 +162,15 @@ def _plain_scores(plain: Any, module: Any, parts: Parts, model: Tree, x: Array, 
     return plain(module, arrays, pixels_scaled(x, jax.tree.leaves(arrays)[0].dtype), key, train)
 
 
-def plain_losses(function: Function, loss: Callable[[Array, Tree], Array]) -> Plain | None:
-    """Return the training losses as the library itself computes them; None for PyTorch, which has its own check.
+def plain_losses(function: Function, loss: Callable[[Array, Tree], Array]) -> Plain:
+    """Return the training losses as the library itself computes them; those of PyTorch have their own check.
 
     A module with random layers is compared in evaluation, and in training with the same random numbers. Beside batch
     normalisation only training is compared, because a library has no mode without random layers only.
     """
     plain = function.plain
     if plain is None:
-        return None
+        return Plain(None, compiled=True)
 
     def losses(train: bool, model: Tree, batch: Tree, key: Key | None = None) -> Array:
         return loss(plain(model, batch["x"], key, train), batch)

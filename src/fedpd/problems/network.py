@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import FedpdError, check_takes, choice, refuse
-from fedpd.base.precision import is_double, scope
+from fedpd.base.checks import choice, refuse
 from fedpd.base.process import use_cores
 from fedpd.base.typed import explained
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.adapters.adapter import Adapter, Trainable
+from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import CROSS_ENTROPY, Loss, classify
 from fedpd.problems.evaluation import Metrics
@@ -29,8 +29,6 @@ from fedpd.problems.modules import (
     library_of,
     plain_losses,
 )
-
-Augment = Callable[[Key, Tree], Tree]  # (key, x (B, ...)) -> x
 
 
 @explained
@@ -101,8 +99,9 @@ def network(
     def build(backend: str, precision: str, change: Augment | None = None, check: bool = check) -> Problem:
         adapter = adapted(library, module, few["x"], backend=backend, seed=seed)
         adapter = _in_bfloat16(adapter, backend) if precision == "bfloat16" else adapter
-        adapter = adapter if change is None else _augmented(adapter, change)
         function = function_of(library, module, adapter, trainable)
+        if change is not None:
+            function = function._replace(random=augmented(function.apply, function.random, change))
         return classify(
             function.apply,
             data,
@@ -137,36 +136,8 @@ def network(
             problem = compared(problem, again if backend == "jax" else None)
     if augment is None:
         return problem
-    _check_augment(augment, few["x"])  # the library, with which the problem was compared, does not know of it
+    check_augment(augment, data)  # the library, with which the problem was compared, does not know of it
     return build(chosen[0], precision, augment, False)
-
-
-def _check_augment(augment: Any, x: Tree) -> None:
-    """Refuse an augmentation that does not return features of the shape and type that it gets."""
-    remedy = "Give e.g. lambda key, x: jnp.where(jax.random.bernoulli(key, shape=(len(x), 1, 1)), x, x[:, :, ::-1])"
-    check_takes("augment", augment, 2, "Write it as a function of (key, x)")
-    given = jax.tree.map(lambda leaf: leaf / np.float32(255) if leaf.dtype == np.uint8 else leaf, x)
-    with scope(is_double(given)):
-        wanted = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), given)
-        try:
-            found = jax.eval_shape(augment, jax.random.key(0), wanted)
-        except Exception as error:
-            raise FedpdError(f"augment fails for x of shape {jax.tree.map(np.shape, x)}: {error}. {remedy}.") from error
-    one, other = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (found, wanted))
-    if one != other:
-        refuse("result of augment", one, f"must be {other}, as x", remedy)
-
-
-def _augmented(adapter: Adapter, augment: Augment) -> Adapter:
-    """Return a module that trains on augmented features, and is measured on the features themselves."""
-    return adapter._replace(scores=partial(_scores_of_augmented, adapter, augment), random=True)
-
-
-def _scores_of_augmented(adapter: Adapter, augment: Augment, parameters: Tree, x: Tree, key: Key | None) -> Array:
-    if key is None:
-        return adapter.scores(parameters, x, None)
-    first, second = jax.random.split(key)
-    return adapter.scores(parameters, augment(first, x), second if adapter.random else None)
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:

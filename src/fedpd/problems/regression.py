@@ -13,6 +13,7 @@ from fedpd.base.checks import choice, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.augment import Augment
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import BATCHES, Metrics, Values, check_parts
 from fedpd.problems.modules import in_jax
@@ -29,6 +30,7 @@ def regression(
     *,
     loss: LossName | Values = "squared",
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -40,7 +42,7 @@ def regression(
     F(x; (a, y)) is the mean of the loss over the components of y, plus (l2/2) ||x||^2. Missing components (NaN) do not
     count; a sample without any known component has loss 0. On test samples fedpd measures `test_loss`, `mae` (mean
     absolute error), `rmse` (root of the mean squared error) and your own metrics, over all components of all agents.
-    `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
+    `augment`, `seed`, `l2`, `weights`, `backend` and `check` are as for `supervised`.
 
     Args:
         model: A function (x, features (B, ...)) -> outputs of the targets' shape, whose parameters x begin at `start`;
@@ -90,7 +92,9 @@ def regression(
         return Task(partial(mean_over_known, values), metrics=more, squeeze=squeeze)
 
     numbers = replace(data, classes=np.zeros(0, np.int32))
-    return supervise(model, numbers, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+    return supervise(
+        model, numbers, start, task, augment=augment, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
 
 
 def _check_parts(loss: Values, shape: tuple[int, ...]) -> None:

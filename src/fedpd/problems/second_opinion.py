@@ -21,6 +21,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import scope
+from fedpd.base.process import compiled_quickly
 from fedpd.core import Array, Losses, Noise, Problem, RandomLosses, Tree
 from fedpd.core.agents import Functions, Shard, local_objective, one_agent
 from fedpd.core.problem import Evaluation
@@ -72,6 +73,9 @@ class Plain(NamedTuple):
 
     losses: Losses | None  # as `problem.losses`, without random layers
     random: RandomLosses | None = None  # as `problem.random`
+    # Whether the losses of the problem itself are compiled. Modules of PyTorch are: one by one, their operations are
+    # hundreds of programs, and PyTorch's own loss and gradient show whether it is right.
+    compiled: bool = False
 
 
 class Probe(NamedTuple):
@@ -96,14 +100,16 @@ def check_training(problem: Problem, plain: Plain | None = None) -> Problem:
             depend on their batch where fedpd forms other batches; or if the compiled loss or gradient differs.
     """
     with scope(problem.double), explain_callback():
-        losses = problem.losses if plain is None or plain.losses is None else plain.losses
-        probe = _probe(problem, losses)
-        if losses is not problem.losses:
+        traced = problem.losses if plain is None or plain.losses is None else plain.losses
+        is_compiled = plain is not None and plain.compiled
+        losses = _compiled_losses(problem) if is_compiled else traced
+        probe = _probe(problem, losses, traced)
+        if traced is not problem.losses:
             tolerance = tolerance_of(problem.losses, probe.point, _batch(probe.rows))
             probe = probe._replace(tolerance=max(probe.tolerance, tolerance))
         if problem.statistics is None and _depends_on_batch(losses, probe):
             problem = _in_batches(problem, losses, probe)
-        _check_gradient(problem, losses, probe)
+        _check_gradient(problem, losses, probe, by_value=is_compiled)
         if plain is not None and plain.random is not None and problem.random is not None:
             _check_random(problem, plain.random, probe)
     return problem
@@ -124,7 +130,7 @@ def check_agent_loss(problem: Problem) -> Problem:
         return scale * (plain(model, _batch(probe.rows)) + (0 if problem.penalty is None else problem.penalty(model)))
 
     with scope(problem.double):
-        probe = _probe(problem, plain)
+        probe = _probe(problem, plain, plain)
         scale = float(problem.scale[probe.agent])
         _called(plain, probe.point, _batch(probe.rows))
         wanted = jax.value_and_grad(value)(probe.point)
@@ -134,6 +140,15 @@ def check_agent_loss(problem: Problem) -> Problem:
         _check_mask(padded(probe.point), wanted, probe)
         _check_start(padded(probe.start), plain, probe)
     return problem
+
+
+def _compiled_losses(problem: Problem) -> Losses:
+    functions, frozen = Functions.of(problem).without_frozen()
+
+    def losses(frozen: Tree, model: Tree, batch: Tree) -> Array:
+        return functions.with_frozen(frozen).losses(model, batch)
+
+    return partial(compiled_quickly(losses), frozen)
 
 
 def _longer(size: int) -> int:
@@ -186,14 +201,14 @@ def _small_agent(sizes: np.ndarray) -> int:
     return int(np.argmin(np.where(enough, sizes, np.iinfo(sizes.dtype).max)) if enough.any() else np.argmax(sizes))
 
 
-def _probe(problem: Problem, losses: Losses) -> Probe:
+def _probe(problem: Problem, losses: Losses, traced: Losses) -> Probe:
     agent = _small_agent(problem.sizes)
     rows = _first_samples(problem, agent)
     start, point = jax.tree.map(jnp.asarray, problem.start), _near(problem.start)
     if not _all_finite(losses(point, _batch(rows))):
         point = start
         _check_finite(agent, losses(start, _batch(rows)))
-    return Probe(agent, rows, _length(rows), start, point, tolerance_of(losses, point, rows))
+    return Probe(agent, rows, _length(rows), start, point, tolerance_of(traced, point, rows))
 
 
 def _first_samples(held: Problem | Evaluation, agent: int) -> Tree:
@@ -296,15 +311,21 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _check_gradient(problem: Problem, losses: Losses, probe: Probe) -> None:
-    """Refuse a problem whose compiled loss or gradient differs from the plain one."""
+def _check_gradient(problem: Problem, losses: Losses, probe: Probe, *, by_value: bool) -> None:
+    """Refuse a problem whose compiled loss or gradient differs from the plain one; `by_value`: whose loss does."""
     block = Functions.of(problem).block
     if block is not None and block >= problem.sizes.max():
         block = probe.size  # a block of all samples of an agent, of which there may be fewer here
     compiled = _compiled(problem, probe, block)
     batches = None if problem.block is None else block
     plain = partial(_plain, losses, problem.penalty, probe, batches, float(problem.scale[probe.agent]))
-    _compare(compiled(probe.point), jax.value_and_grad(plain)(probe.point), plain, _name(losses), probe)
+    found = compiled(probe.point)
+
+    def value_alone(function: Callable[[Tree], Array]) -> Callable[[Tree], Outcome]:
+        return lambda model: (function(model), found[1])
+
+    differentiate = value_alone if by_value else jax.value_and_grad
+    _compare(found, differentiate(plain)(probe.point), plain, _name(losses), probe, differentiate)
     _check_start(compiled(probe.start), losses, probe)
 
 
@@ -313,7 +334,7 @@ def _compiled(problem: Problem, probe: Probe, block: int | None) -> Callable[[Tr
     functions, frozen = Functions.of(problem)._replace(block=block).without_frozen()
     shard = _shard(problem, probe)
 
-    @jax.jit
+    @compiled_quickly
     def compiled(frozen: Tree, shard: Shard, model: Tree) -> Outcome:
         f = local_objective(functions.with_frozen(frozen), one_agent(shard, 0))
         value, slope = f.value_and_gradient(Vector(model))
@@ -359,18 +380,26 @@ def _plain(
     return scale * (jnp.mean(signs * found) + (0 if penalty is None else penalty(model)))
 
 
-def _compare(found: Outcome, wanted: Outcome, plain: Callable[..., Array], name: str, probe: Probe) -> None:
+def _compare(
+    found: Outcome,
+    wanted: Outcome,
+    plain: Callable[..., Array],
+    name: str,
+    probe: Probe,
+    differentiate: Callable[..., Callable[[Tree], Outcome]] = jax.value_and_grad,
+) -> None:
     """Refuse if the compiled value and gradient differ from the plain ones by more than rounding.
 
     Args:
         plain: (model, signs) -> the plain value, with factors of the losses.
+        differentiate: Returns the value and the gradient of a function.
     """
     apart, off = abs(float(found[0] - wanted[0])), distance(found[1], wanted[1])
     if within(apart, off, wanted, probe.tolerance):
         return
     # The terms of a mean may cancel, and rounding is relative to the terms: with random signs they do not cancel.
     signs = jnp.asarray(np.random.default_rng(1).choice([-1.0, 1.0], probe.size) * np.sqrt(probe.size))
-    if within(apart, off, jax.value_and_grad(partial(plain, signs=signs))(probe.point), probe.tolerance):
+    if within(apart, off, differentiate(partial(plain, signs=signs))(probe.point), probe.tolerance):
         return
     again = float(plain(probe.point))
     if not agree(again, wanted[0], probe.tolerance):
@@ -387,7 +416,7 @@ def _check_random(problem: Problem, plain: RandomLosses, probe: Probe) -> None:
     key = jax.random.key(0, impl="threefry2x32")
     functions, frozen = Functions.of(problem).without_frozen()
 
-    @jax.jit
+    @compiled_quickly
     def compiled(frozen: Tree, shard: Shard, model: Tree) -> Tree:
         bound = functions.with_frozen(frozen)
         assert bound.random is not None

@@ -23,6 +23,7 @@ from fedpd.core.agents import block_for
 from fedpd.core.problem import Judge
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
+from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.classification import Apply, hold_frozen, pixels_scaled
 from fedpd.problems.evaluation import Metrics, Values, central_samples, check_metrics, hold_tests, named_metrics
@@ -54,6 +55,7 @@ def supervised(
     loss: Values,
     correct: Values | None = None,
     metrics: Metrics = None,
+    augment: Augment | None = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
@@ -77,6 +79,7 @@ def supervised(
         correct: (outputs, targets) -> (B,), 1 for a right prediction and 0 for a wrong one, or the share of a sample
             that is right, such as its pixels. It defines the accuracies; None: there are none.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
+        augment: Changes the features of training batches, as for `network`; targets stay.
         seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
@@ -105,7 +108,16 @@ def supervised(
         _check_ignored(loss, data)
     task = Task(values if values is loss else partial(mean_over_known, values), correct, metrics)
     return supervise(
-        model, data, start, lambda _: task, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+        model,
+        data,
+        start,
+        lambda _: task,
+        augment=augment,
+        seed=seed,
+        l2=l2,
+        weights=weights,
+        backend=backend,
+        check=check,
     )
 
 
@@ -124,6 +136,7 @@ def supervise(
     start: Tree | None,
     task: Callable[[Shape | None], Task],
     *,
+    augment: Augment | None,
     seed: int,
     l2: float,
     weights: Weights,
@@ -143,7 +156,8 @@ def supervise(
         raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
     if start is not None:
         function = _given(model, start, backend)
-        return _build(function, data, task(_outputs_shape(function, data)), l2, weights, check)
+        own = task(_outputs_shape(function, data))
+        return _with_augment(augment, function, data, own, l2, weights, _build(function, data, own, l2, weights, check))
     if name_of_library(model) is None:
         rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class, if no start is given"
         refuse(
@@ -155,26 +169,50 @@ def supervise(
     use_cores()  # before JAX computes anything
     library, few = library_of(model), example_samples(data)
 
-    def build(backend: str) -> tuple[Problem, Task]:
+    def build(backend: str) -> tuple[Problem, Task, Function]:
         adapter = adapted(library, model, few["x"], backend=backend, seed=seed)
         if adapter.normalisation is not None:
             remedy = "Use layers such as GroupNorm or LayerNorm, or problems.network if it classifies"
             refuse("model", type(model).__name__, "has batch normalisation, which this task does not support", remedy)
         function = function_of(library, model, adapter, None)
         own = task(_outputs_shape(function, data))
-        return _build(function, data, own, l2, weights, check), own
+        return _build(function, data, own, l2, weights, check), own, function
 
     with explained_indices(model):
-        problem, own = build(backend)
+        problem, own, function = build(backend)
     if not check or not is_torch(library):
-        return problem
+        return _with_augment(augment, function, data, own, l2, weights, problem)
     batch = _prepared(data.classes, has_missing(data), few)
 
     def loss(scores: Array, y: Array) -> Array:
         return own.loss(_squeezed(own.squeeze, scores), targets_of(batch | {"y": y}))
 
-    again = (lambda: build("callback")[0]) if backend == "jax" else None
-    return confirmed(model, problem, batch, loss, backend=backend, again=again)
+    functions = [function]
+
+    def again() -> Problem:
+        called_back, _, function = build("callback")
+        functions.append(function)
+        return called_back
+
+    problem = confirmed(model, problem, batch, loss, backend=backend, again=again if backend == "jax" else None)
+    return _with_augment(augment, functions[-1], data, own, l2, weights, problem)
+
+
+def _with_augment(
+    augment: Augment | None,
+    function: Function,
+    data: Federated,
+    task: Task,
+    l2: float,
+    weights: Weights,
+    problem: Problem,
+) -> Problem:
+    """Return a problem that was checked, or the same one with augmented training batches."""
+    if augment is None:
+        return problem
+    check_augment(augment, data)
+    changed = function._replace(random=augmented(function.apply, function.random, augment))
+    return _build(changed, data, task, l2, weights, check=False)
 
 
 def _given(model: Any, start: Tree, backend: str) -> Function:

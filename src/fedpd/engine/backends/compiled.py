@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedpd.base.process import QUICK
 from fedpd.core import Array, Problem
 from fedpd.core.agents import SHARED, sharded
 from fedpd.engine.backends.cohort_rounds import ATTENDANCE, COHORT_STATE, Attendance, CohortState, step_of_cohort
@@ -58,10 +59,6 @@ def _rounds(
 # other. Measured on 2 cores with batch 1, Q = 600, D = 100: without this pass, a round is 1.4 times as fast for N = 100
 # on two devices, and 3 times as fast for N = 10 on one device.
 ON_CORES = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-# XLA's fusion emitters and LLVM's optimisations take most of the time before the first round. Measured in seconds of
-# processor time for `solve` on 10 agents of 50 samples with 28 features: 9.1 with both, 3.2 without. There a round of
-# FedPD then takes 0.14 ms in place of 0.05, so that 25,000 rounds would lose what the compilation saves.
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 SMALL = 50_000  # samples of all agents times parameters
 
 

@@ -46,7 +46,7 @@ from fedpd.flower.method.identity import check_same_method, spec_text
 from fedpd.flower.method.own_apps import REST, OwnApp, read_own_app, record_for_app
 from fedpd.flower.method.privacy import is_private
 from fedpd.flower.method.shapes import Shapes
-from fedpd.own_loop import Step, begin, broadcast_like, finish, has_plain_steps, objective
+from fedpd.own_loop import Step, begin, broadcast_like, finish, has_plain_steps, unknown
 from fedpd.own_loop import check_method as check_own_loop
 from fedpd.torch import Terms
 from fedpd.transforms._weighted import Agent as WeightedAgent
@@ -118,7 +118,7 @@ def _sends_mean(method: Method) -> str | None:
     x, mean = Vector({"x": np.zeros(2)}), Vector({"x": np.array([1.0, 3.0])})
     exchange: Any = method.exchanges()[0]
     with scope(double=True):
-        message = opened(exchange.send(method.init(objective(x), x)))
+        message = opened(exchange.send(method.init(unknown(), x)))
         if isinstance(message, Vector):
             _, broadcast = exchange.aggregate(method.server(x), mean, 1.0)
             if isinstance(broadcast, Vector) and np.array_equal(broadcast.tree["x"], mean.tree["x"]):
@@ -154,7 +154,7 @@ def _run_app(
     _, result = _arrays_of(reply.content)
     # An array that is not trained, such as a buffer, is no part of the method: it travels as the app sends it.
     step.result = arrays | {name: _of(result, name) for name in terms.matched}
-    step.updates, step.length = max(terms.counts.values()), terms.length()
+    step.updates, step.length = terms.updates(), terms.length()
     return reply, terms.matched
 
 
@@ -169,7 +169,7 @@ def _average(method: Method, message: Message, context: Context, call_next: Next
     exchange, x = method.exchanges()[0], Vector(model)
     with scope(is_double(x)):
         if saved is None:
-            state = method.init(objective(x), x)
+            state = method.init(unknown(), x)
         elif saved.number == number:  # the message came again: the first reply was lost
             state = saved.before
         else:
@@ -206,7 +206,7 @@ def _shapes(method: Method, model: Arrays) -> Shapes:
     """Return the shapes of an agent's state and of a broadcast."""
     x = Vector(model)
     with scope(is_double(x)):
-        return Shapes(model, method.init(objective(x), x), [], [broadcast_like(method, x)], Costs((), ()))
+        return Shapes(model, method.init(unknown(), x), [], [broadcast_like(method, x)], Costs((), ()))
 
 
 def _within(step: Step, model: Arrays) -> Step:
@@ -307,7 +307,7 @@ def _steps(
 
     def rebuild(agent: Any) -> Any:
         try:
-            return None if method.rebuild is None else method.rebuild(objective(method.model(agent)), agent)
+            return None if method.rebuild is None else method.rebuild(unknown(), agent)
         except FedpdError:
             rule = (
                 "the client has lost its state, and only a gradient of f_i could rebuild it, which a loop does not give"
@@ -315,7 +315,7 @@ def _steps(
             raise RefusedError(f"{rule}. Restore its file, or start a new run.") from None
 
     def make(x: Vector) -> Any:
-        return method.init(objective(x), x)
+        return method.init(unknown(), x)
 
     new = None if method.rebuild is None else rebuild
     agent, rebuilt = agent_at_first_step(method, made, order, message.content, saved, make, new)
@@ -373,15 +373,13 @@ class Matched(Terms):
         self.matched: list[str] = []
         self._arrays, self._known = arrays, set[int]()
 
-    def parameters(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-        found = super().parameters(optimizer)
-        for parameter in found:
+    def find(self, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             if id(parameter) not in self._known and parameter.requires_grad:
                 self._known.add(id(parameter))
                 name = self._name(parameter)
                 self.matched.append(name)
                 self.include(name, parameter)
-        return found
 
     def _name(self, parameter: torch.Tensor) -> str:
         value = parameter.detach().cpu().numpy()

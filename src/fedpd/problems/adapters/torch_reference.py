@@ -22,6 +22,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.errors import extra, warn
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import scope
+from fedpd.base.process import compiled_quickly
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, buffer_names, copied
 from fedpd.problems.predictions import has_one_output
@@ -312,7 +313,7 @@ def _compare(
     inputs, scalar = reference.inputs(batch["x"]), _scalar(loss, batch["y"], double)
     with scope(double):
         start, near = _points(problem.start, dtype)
-        program = jax.jit(jax.value_and_grad(lambda model: jnp.mean(problem.losses(model, batch))))
+        program = compiled_quickly(jax.value_and_grad(lambda model: jnp.mean(problem.losses(model, batch))))
         differences = []
         for model in (start, near):
             expected = reference.evaluate(model, inputs, scalar, train=False)
@@ -358,7 +359,7 @@ def _in_training(
         losses: (model, key) -> the losses of the batch.
         compiled: Whether torchax runs the module; otherwise PyTorch draws the same numbers again.
     """
-    program = jax.jit(jax.value_and_grad(lambda model: jnp.mean(losses(model, key))))
+    program = compiled_quickly(jax.value_and_grad(lambda model: jnp.mean(losses(model, key))))
     if not compiled:  # without the lock: a callback runs in another thread, which needs it
         return _difference(program(model), expected, "in training")
     from fedpd.problems.adapters.torchax import ReplayError, environment
