@@ -134,10 +134,11 @@ class Method(Value):
 
         A method with a model() of its own keeps the global model elsewhere, so it has a receive() of its own, too.
         """
-        is_copy = type(self).model is Method.model and hasattr(agent, "x")
-        if is_copy and jax.tree.structure(broadcast) == jax.tree.structure(agent.x):
-            return agent._replace(x=broadcast)
-        self.needs("receive(self, agent, broadcast)")
+        if type(self).model is Method.model and hasattr(agent, "x"):
+            model: Any = jax.tree.structure(agent.x)
+            if jax.tree.structure(broadcast) == model:
+                return agent._replace(x=broadcast)
+        return self.needs("receive(self, agent, broadcast)")
 
     def model(self, agent: Any) -> Vector:
         """Return an agent's copy of the global model (FedPD: x_{0,i}); f is measured at the mean of the copies."""
