@@ -54,6 +54,7 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 MOVED = {  # pages that became a part of another one
     "report.html": "results.html#the-page",
     "theory/memory_measured.html": "memory.html#what-each-rule-is-worth",
+    "deploy/problems.html": "running.html#problems-of-flower-that-you-can-avoid",
     "choose/agents.html": "../choose.html#if-agents-are-absent",
     "choose/conditioning.html": "../choose.html#on-ill-conditioned-problems",
     "choose/step_size.html": "../choose.html#step-size-and-skipping",
