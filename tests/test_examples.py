@@ -57,6 +57,7 @@ def test_own_federation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert number("a simulation ", printed) < 1e-9
 
 
+@pytest.mark.slow
 def test_sensors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["sensors.py"])
     sensors, shared, tuned, ditto = output("sensors.py", capsys).splitlines()
@@ -79,6 +80,7 @@ def test_own_code(tmp_path: Path) -> None:
     assert again.problem.sizes.tolist() == [20, 30, 40, 50]
 
 
+@pytest.mark.slow
 def test_torch_by_writer(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     printed = output("torch_by_writer.py", capsys)

@@ -129,6 +129,7 @@ def test_one_loss_per_agent_gets_the_mask_of_the_rest() -> None:
     np.testing.assert_allclose(run.model, fedavg(3, 2), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_dropout_draws_by_step() -> None:
     """Random layers: the same in every execution, and another mask in every step."""
 

@@ -43,6 +43,7 @@ def test_logistic_regression_on_a_csv_with_a_column_for_the_hospital(tmp_path: P
     assert (tmp_path / "hospitals.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_small_network_on_images_by_client(tmp_path: Path) -> None:
     assert float(run("images_by_client.py", tmp_path).split("test accuracy ")[1].strip(" %\n")) > 85
     assert (tmp_path / "images.png").exists()

@@ -181,6 +181,7 @@ def test_a_step_that_is_too_large_everywhere_returns_to_the_best_model() -> None
     assert float(run.server.orders.step) < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort", [1, 3, 12])
 def test_every_cohort_trains(classes: Any, cohort: int) -> None:
     run = simulate(algorithms.fedpd_n(iterations=6, batch=10, cohort=cohort), classes, rounds=60, cohort=cohort)

@@ -67,6 +67,7 @@ def check_against_pytorch(kind: type[Any], dtype: Any = np.float32) -> list[str]
     return [str(one.message) for one in given if "torchax" in str(one.message)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUICK)
 def test_rounds_are_those_of_a_pytorch_loop(kind: type[Any]) -> None:
     hidden = kind.__name__ in ("NoGrad", "DataOfATensor", "HookOnATensor", "AutogradFunction", "DetachedSlice")

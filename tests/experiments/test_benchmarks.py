@@ -86,6 +86,7 @@ def parsed(file: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> experi
     return experiment.parse(small(file.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 @FILE
 def test_a_benchmark_takes_data_of_its_shape(file: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = file.read_text(encoding="utf-8")

@@ -356,6 +356,7 @@ def test_steps_on_one_sample_are_refused_with_batch_normalisation() -> None:
         federate(grid, method(), model_of(module), Settings(agents=1, rounds=1, poll=0.001))
 
 
+@pytest.mark.slow
 def test_lbfgs_and_a_dataset_of_python_objects() -> None:
     """The optimiser evaluates the function several times per step, and samples are fetched one by one."""
 

@@ -136,6 +136,7 @@ def test_padding_changes_no_number(sizes: list[int], place: int) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), among, itself)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9, 0.99])
 def test_flaxs_statistics_are_the_batchs_whatever_the_momentum(momentum: float) -> None:
     federated = images()
@@ -195,6 +196,7 @@ def normalised_before(samples: Any) -> dict[str, np.ndarray]:
     return {"x": (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + EPSILON), "y": samples["y"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"devices": 2}, {"execution": "parallel"}, {"execution": "sequential"}])
 def test_the_same_under_any_layout(options: dict[str, Any]) -> None:
     problem = problems.classification(normalised, shifted((5, 9, 70)), start(), normalisation=RULE)

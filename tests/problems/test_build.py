@@ -337,6 +337,7 @@ def test_a_stochastic_gradient_is_that_of_the_batch() -> None:
     np.testing.assert_allclose(run.model, X - 0.1 * slope, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_large_model_is_not_cut_into_blocks() -> None:
     rng = np.random.default_rng(1)
     wide = [{"a": rng.standard_normal((n, 70_000)) / 300} for n in (90, 130)]

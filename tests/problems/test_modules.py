@@ -201,6 +201,7 @@ def test_own_loss_with_a_module() -> None:
     agrees(problem, module, own, lambda found, y: ((found[:, 0] - y).abs() ** 3).mean())
 
 
+@pytest.mark.slow
 def test_parameters_without_gradient_stay_and_are_not_in_the_model() -> None:
     own, module = samples(numbers), small(1)
     for parameter in module[0].parameters():  # type: ignore[index]

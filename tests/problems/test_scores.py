@@ -72,7 +72,7 @@ def some(classes: int, ragged: bool = False) -> tuple[data.Federated, dict[str, 
     return made, drawn(200)
 
 
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("classes", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_pooled_per_agent_and_central(classes: int, ragged: bool) -> None:
     federated, test = some(classes, ragged)

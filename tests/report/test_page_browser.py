@@ -128,6 +128,7 @@ def check_table(page: Any, entries: list[Entry], measure: str, target: float, by
             assert float(row[5].rstrip("×")) == pytest.approx(there[place] / there[0], rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "entries"), [("one", ONE), ("few", FEW), ("many", MANY)])
 def test_it_renders_and_the_slider_moves_table_and_finding(open_page: Open, name: str, entries: list[Entry]) -> None:
     page = open_page(name)

@@ -31,6 +31,7 @@ def test_figure_2_has_a_run_a_published_curve(name: str) -> None:
     assert labels == printed | set(figure_2.published(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", PAPER, ids=lambda file: file.stem)
 def test_the_paper_s_runs_on_handwriting_are_accepted(file: Path) -> None:
     """The files as they are, with generated characters in place of the data that is not here."""

@@ -121,6 +121,7 @@ def test_an_estimate_and_an_assumed_floor_are_not_certain() -> None:
     assert below.verdict == "not covered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "name", "words"),
     [

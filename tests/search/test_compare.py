@@ -70,6 +70,7 @@ def test_it_is_shown_drawn_and_saved(classes: fedpd.Comparison, tmp_path: Path) 
         classes.costs(0.5, "time")
 
 
+@pytest.mark.slow
 def test_epochs_schedules_and_weights_are_those_of_the_comparison() -> None:
     options: dict[str, Any] = {"epochs": 2, "batch": 8, "decay": 0.9, "weight_decay": 1e-3, "weights": "samples"}
     found = compare(two_classes(), ["fedavg", "fedadam"], rounds=3, budget=2, seeds=[0], cohort=3, **options)

@@ -138,6 +138,7 @@ def made_up(task: Task, method: Method, seed: int, problem: Problem, rows: Tree)
     return {"newest": newest.tolist(), "mean": mean.tolist(), **costs}
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks_runner, "curves", made_up)
     file, methods = tmp_path / "cells.jsonl", ["FedAvg", FEDPD_N]

@@ -79,6 +79,7 @@ def assert_equals_reference(name: str, present: np.ndarray, run: Run, ulps: int,
     np.testing.assert_allclose(run.model, np.asarray(copies.tree).mean(axis=0), rtol=0, atol=4 * scale * 2.0**-52)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "execution"),
     [*((name, "sequential") for name in METHODS), ("fedpd", "parallel"), ("scaffold", "parallel")],

@@ -140,7 +140,7 @@ def three_rounds(kind: str) -> tuple[Any, Arrays, list[np.ndarray]]:
     return run.history, common(run.model), jax.tree.leaves(problems.local_statistics(problem, run.model))
 
 
-QUICK = ("PyTorch", "equinox")  # the others: make test-slow
+QUICK = ("PyTorch",)  # the others: make test-slow
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,7 @@ def test_three_rounds_of_fedpd_are_those_of_linen(kind: str) -> None:
         near(np.squeeze(one), other, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_problem_is_identified_in_another_process(kind: str) -> None:
     one, other = (problem_identity(KINDS[kind]()[0]) for _ in range(2))

@@ -69,6 +69,7 @@ MODULES: dict[str, Any] = {  # made in the tests: JAX computes as soon as one is
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODULES, "called back"])
 def test_a_key_changes_training_and_not_what_is_measured(name: str) -> None:
     back = name == "called back"
@@ -133,6 +134,7 @@ def test_methods_that_compare_rounds_are_refused(method: Any, named: str) -> Non
         fedpd.simulate(method, problem(), rounds=2, progress=False)
 
 
+@pytest.mark.slow
 def test_dp_sgd_trains_with_dropout() -> None:
     dp_sgd = oracles.dp_sgd(0.1, 2, clip=100.0, noise_multiplier=1e-6)
     module: Any = torch_module()

@@ -54,7 +54,9 @@ def three_rounds(kind: str) -> tuple[np.ndarray, Arrays]:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow if kind in ("function", "haiku", "PyTorch, called back") else ())
+        pytest.param(
+            kind, marks=pytest.mark.slow if kind in ("function", "haiku", "equinox", "PyTorch, called back") else ()
+        )
         for kind in KINDS
         if kind != "NumPy"
     ],

@@ -100,6 +100,7 @@ def hidden_in_training(own: nn.Module, h: Tensor) -> Tensor:
     return h * gate if own.training else h
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("between", "sentence"),
     [
