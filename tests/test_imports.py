@@ -1,15 +1,20 @@
 """The cost of importing: which packages each use of fedpd loads, and the time beside the packages that it needs."""
 
+import ast
+import re
 import subprocess
 import sys
 import time
+import tomllib
 from importlib import import_module
+from pathlib import Path
 from statistics import median
 
 import pytest
 
 import fedpd
 
+ROOT = Path(__file__).parents[1]
 EXTRAS = ("datasets", "flax", "flwr", "mlflow", "pandas", "pyarrow", "tensorboard", "torch")
 HEAVY = ("arro3", "matplotlib", "rich", *EXTRAS)
 SIMULATION = """
@@ -104,3 +109,18 @@ def test_the_cores_are_devices_once_fedpd_computes(first: str) -> None:
         "assert len(jax.devices()) == os.cpu_count(), jax.devices()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_without_extras_every_module_that_is_not_of_one_can_be_imported() -> None:
+    """A dependency of a dependency may be gone in its next version: typer 0.29 does not need click any more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = {re.split(r"[^\w-]", one)[0].split("-")[0] for one in project["dependencies"]} | {"fedpd", "tree_math"}
+    of_extras = ("flower/", "problems/adapters/", "suite/networks.py")
+    for path in (ROOT / "src" / "fedpd").rglob("*.py"):
+        if path.relative_to(ROOT / "src" / "fedpd").as_posix().startswith(of_extras):
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            named = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            outside = {name.split(".")[0] for name in named} - set(sys.stdlib_module_names) - core
+            assert not outside, (path, outside)

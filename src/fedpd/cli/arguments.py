@@ -1,9 +1,9 @@
 """Arguments that several commands share, and the list of commands."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -21,7 +21,9 @@ class PlainList(TyperGroup):
     """Lists its commands as plain text, by topic. Typer's boxes take longer to import than the rest of the commands."""
 
     def __init__(self, **settings: Any) -> None:
-        suggests = hasattr(click.exceptions, "NoSuchCommand")  # Click 8.4 names the nearest command by itself
+        # Click 8.4 names the nearest command by itself. Newer versions of typer bring an own Click, which does not.
+        click = TyperGroup.__mro__[1].__module__.rpartition(".")[0]
+        suggests = hasattr(sys.modules[f"{click}.exceptions"], "NoSuchCommand")
         super().__init__(**(settings | {"rich_markup_mode": None, "suggest_commands": not suggests}))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
