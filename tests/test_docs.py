@@ -21,7 +21,7 @@ import yaml
 import fedpd
 from fedpd import algorithms, data, oracles, problems
 from fedpd.core.card import COMMON_PARAMETERS
-from fedpd.report.methods import example_methods
+from fedpd.report.tables import example_methods
 from tests.algorithms import test_conformance as conformance
 from tests.algorithms.test_conformance import Runs
 from tests.algorithms.test_conformance import runs as runs  # a fixture

@@ -16,8 +16,8 @@ from tools.suite_pages import (
 )
 
 from fedpd.suite import PROBLEMS
+from fedpd.suite.race import COSTS, TARGET
 from fedpd.suite.runner import SOLVE, Cell
-from fedpd.suite.spending import COSTS, TARGET
 
 NAMES = list(PROBLEMS)
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from fedpd.report.tables import markdown_table
 from fedpd.suite.problems import PROBLEMS
-from fedpd.suite.race import BUDGETS
+from fedpd.suite.race import BUDGETS, COSTS
 from fedpd.suite.results import costs_of, profile_figure, table_markdown
 from fedpd.suite.runner import SOLVE, Cell, read_cells
-from fedpd.suite.spending import COSTS
 
 ORDER = list(PROBLEMS)
 

@@ -14,7 +14,7 @@ from fedpd import algorithms
 from fedpd.base.checks import FedpdError
 from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 from fedpd.experiments.calls import table_of, toml_text
-from fedpd.report.methods import HEADINGS, Sizes, measure_sizes, rows
+from fedpd.report.tables import METHOD_HEADINGS, Sizes, measure_sizes, method_rows
 
 WIDEST = 95  # columns of code that the site shows without a scroll bar
 ASSUMPTIONS = {
@@ -57,8 +57,8 @@ def compare_methods() -> str:
         for name, card in algorithms.cards().items()
         for variant in card.variants
     }
-    lines = [HEADINGS, ["---"] * len(HEADINGS)]
-    lines += [[f"[{label}]({pages[label]}.md)", *map(_escape, row)] for label, *row in rows()]
+    lines = [METHOD_HEADINGS, ["---"] * len(METHOD_HEADINGS)]
+    lines += [[f"[{label}]({pages[label]}.md)", *map(_escape, row)] for label, *row in method_rows()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.engine.run import Run as Run
     from fedpd.engine.run import Runs as Runs
     from fedpd.engine.simulate import simulate as simulate
-    from fedpd.experiments.loading import load as load
-    from fedpd.experiments.loading import load_model as load_model
+    from fedpd.experiments.recorded import load as load
+    from fedpd.experiments.recorded import load_model as load_model
     from fedpd.own_loop import Agent as Agent
     from fedpd.own_loop import Server as Server
     from fedpd.own_loop import local as local

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, data
-from fedpd.data.dirichlet import divide, divide_alike
+from fedpd.data.partition import divide, divide_alike
 
 LABELS = np.repeat(np.arange(10), 100)
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd import FedpdError, data
-from fedpd.data.dirichlet import divide, divide_alike
-from fedpd.data.division import Division
+from fedpd.data.partition import Division, divide, divide_alike
 from fedpd.experiments.calls import build_problem
 
 CLASSES, AGENTS = 5, 7

@@ -12,7 +12,7 @@ from fedpd import FedpdError
 from fedpd.experiments import experiment, own_code, run_folder, runner
 from fedpd.experiments.recorded import read
 from fedpd.report import write_report
-from fedpd.report.page_data import rebuild
+from fedpd.report.pages import rebuild
 
 MODULE = """
 from pathlib import Path

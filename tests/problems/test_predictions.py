@@ -14,7 +14,7 @@ import fedpd
 from fedpd import FedpdError, algorithms, data, oracles, problems
 from fedpd.flower import Local
 from fedpd.flower.torch import model_of, torch_local
-from fedpd.problems.predictions import is_right
+from fedpd.problems.scores import is_right
 
 X = np.array([[1.0], [2.0], [-1.0], [-3.0], [4.0], [0.5]], np.float32)
 Y = np.array([1, 1, 0, 1, 0, 1])  # the sign of x is right for 4 of 6

@@ -10,7 +10,7 @@ from fedpd import FedpdError, clock
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.recorded import read
 from fedpd.report import write_report
-from fedpd.report.page_data import page_data
+from fedpd.report.pages import page_data
 
 TEXT = """
 [problem]

@@ -15,7 +15,7 @@ from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.run import Ensemble, ensemble
 from fedpd.engine.views.entries import Entry, end_text
 from fedpd.report import comparison_figure, comparison_table, page
-from fedpd.report.page_data import page_data
+from fedpd.report.pages import page_data
 from fedpd.report.reach import finding, reach
 from fedpd.report.watch import view
 from tests.report.recordings import diverging, entry, record

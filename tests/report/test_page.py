@@ -16,8 +16,7 @@ from fedpd.base.atomic import check_replaceable
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import Recorded, read_all
 from fedpd.report.figures import FORMATS, MARK, MARKS
-from fedpd.report.page_data import facts, page_data, thinned
-from fedpd.report.pages import experiment_targets, flat, page_of
+from fedpd.report.pages import experiment_targets, facts, flat, page_data, page_of, thinned
 from tests.report.recordings import diverging, entry, history, record
 
 NASTY = "</script><script>window.hurt = 1</script><b>&amp;"
@@ -137,7 +136,7 @@ def test_facts_of_equal_agents_and_of_labels() -> None:
 
 
 def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpd.report.page_data.MOST_NUMBERS", 12)
+    monkeypatch.setattr("fedpd.report.pages.MOST_NUMBERS", 12)
     agents = {i: {"x": np.eye(2) * (i + 1), "y": np.array([0, 1])} for i in range(9)}
     problem = problems.classification(
         lambda model, x: x @ model, fedpd.data.from_arrays(agents, agents), np.ones((2, 2))

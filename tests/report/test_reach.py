@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpd.engine.views.entries import COSTS, Entry, last_value, shared_quantities
-from fedpd.report.page_data import page_data
+from fedpd.report.pages import page_data
 from fedpd.report.reach import best_text, departures, finding, reach, starts_at_best, targets, usual_target
 from tests.report.recordings import diverging, entry, sparse
 

@@ -14,7 +14,7 @@ from fedpd.engine.views.entries import short_number
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, figure, page, paper_figure, save_figure, target_table
 from fedpd.report.advice import tuning_table
-from fedpd.report.methods import example_methods, measure_sizes
+from fedpd.report.tables import example_methods, measure_sizes
 from fedpd.search.tune import tune
 
 PROBLEM = problems.random_quadratic(4, 3)

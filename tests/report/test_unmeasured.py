@@ -13,8 +13,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import read
 from fedpd.report import comparison_figure, comparison_table, figure, target_table, watch
-from fedpd.report.page_data import page_data
-from fedpd.report.pages import page_of
+from fedpd.report.pages import page_data, page_of
 from fedpd.report.reach import reach
 from fedpd.report.watch import view
 from tests.report.recordings import record, sparse

@@ -14,7 +14,7 @@ from fedpd.base.progress import Event
 from fedpd.engine.views.style import Style
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.recorded import read, read_all
-from fedpd.report.page_data import page_data
+from fedpd.report.pages import page_data
 from fedpd.report.watch import plot, view, watch
 from tests.report.recordings import diverging, entry, record
 

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from fedpd.checks import FedpdError
 from fedpd.reproduce import ITEMS, Check, Verdict, reproduce
 from fedpd.reproduce.command import Item, load, wanted_items
-from fedpd.reproduce.session import Findings, Session
-from fedpd.reproduce.verdict import Outcome
+from fedpd.reproduce.session import Findings, Outcome, Session
 from tests.cli.test_cli import fedpd
 
 

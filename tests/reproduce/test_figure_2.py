@@ -8,8 +8,7 @@ import pytest
 from fedpd.engine.run import Run
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.figure_2 import Curve, check_curve, curves_figure, measure, published, values_at
-from fedpd.reproduce.session import PRINTED
-from fedpd.reproduce.verdict import Outcome
+from fedpd.reproduce.session import PRINTED, Outcome
 
 CURVE = Curve([2, 4], [1e-2, 1e-4], "Because.")
 

@@ -11,8 +11,8 @@ import pytest
 from fedpd.experiments.runner import Result
 from fedpd.problems.hard_instance import initial_gap, theta
 from fedpd.reproduce import better, figure_2, formulas, handwriting, theorems
-from fedpd.reproduce.session import Session
-from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
+from fedpd.reproduce.command import ITEMS
+from fedpd.reproduce.session import Check, Outcome, Session, Verdict, judge
 from tests.reproduce.test_figure_2 import run
 
 
@@ -113,7 +113,7 @@ def test_a_method_that_never_gets_there_has_no_costs() -> None:
 def test_figures_4_and_5_run_on_generated_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handwriting, "WRITERS", 4)  # the figure is that of the paper: its size is no choice
     monkeypatch.setattr(handwriting, "CHARACTERS", 10)
-    findings = handwriting.figure_4(session(tmp_path))
+    findings = ITEMS["fig4"].run(session(tmp_path))
     assert len(findings.checks) == 6
     assert "generated characters, not FEMNIST" in findings.scale
     assert "--data" in findings.scale

@@ -10,9 +10,9 @@ import pytest
 import fedpd
 from fedpd import FedpdError, algorithms, compare, data, oracles, problems, simulate
 from fedpd.experiments.calls import build_algorithm
-from fedpd.report.page_data import page_data
+from fedpd.report.pages import page_data
 from fedpd.report.reach import reach
-from tests.search.test_judge import two_classes
+from tests.search.test_tuned import two_classes
 
 SMOOTH = problems.penalized_logistic(*data.strongly_noniid(4, 20, 3, seed=2))
 

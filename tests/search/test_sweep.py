@@ -25,8 +25,7 @@ from fedpd import (
 from fedpd.algorithms.fedavg import FedAvg
 from fedpd.core import Value
 from fedpd.problems import networks
-from fedpd.search.grid import prepare_grid
-from fedpd.search.sweep import first_below
+from fedpd.search.sweep import first_below, prepare_grid
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
 TRACES: list[int] = []

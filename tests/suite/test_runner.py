@@ -15,10 +15,9 @@ from fedpd.cli import app
 from fedpd.core import Problem
 from fedpd.engine.run import Run
 from fedpd.suite.problems import known_answers, make
-from fedpd.suite.race import race, tries_within
+from fedpd.suite.race import race, spent_until_target, tries_within, vectors_per_byte
 from fedpd.suite.results import costs_of, finding, profile_figure, shares, table_markdown
 from fedpd.suite.runner import SOLVE, Cell, Federation, default_methods, flat, read_cells, run_suite
-from fedpd.suite.spending import spent_until_target, vectors_per_byte
 
 EASY = "quadratic-identity"
 BENCHOPT = Path(__file__).parents[2] / "benchmarks/suite"

@@ -23,7 +23,7 @@ from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
 from fedpd.report import comparison_figure
-from fedpd.report.theory import skip_probability_figure, skipping_map_figure
+from fedpd.report.figures import skip_probability_figure, skipping_map_figure
 from fedpd.reproduce.command import ITEMS
 from fedpd.reproduce.session import Session
 

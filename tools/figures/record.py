@@ -23,7 +23,7 @@ from fedpd.core import Algorithm, Problem
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import read
 from fedpd.experiments.runner import Result
-from fedpd.report.page_data import thinned
+from fedpd.report.pages import thinned
 from fedpd.reproduce import command
 from fedpd.reproduce.command import ITEMS
 from fedpd.reproduce.figure_2 import published

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.views.style import HUES
-from fedpd.report.theory import BANDS
+from fedpd.report.figures import BANDS
 
 INK, SOFT = "#1b1f24", "#59636e"  # of texts and axes on a light page
 DARK = {INK: "#e8ebee", SOFT: "#a3adb8", "#ffffff": "#1e2129"}

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated, NoReturn, TextIO
 
@@ -111,19 +111,14 @@ def _end(error: Exception) -> NoReturn:
 
 def _is_mistake(error: Exception) -> bool:
     """Return whether the user made a mistake, and neither the system nor fedpd failed."""
-    if isinstance(error, FedpdError):
-        return not any(
-            isinstance(one, UnexpectedError) or (isinstance(one, OSError) and one.errno in FAILED)
-            for one in _causes(error)
-        )
-    return bool(_wrong_variables(error))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
-    while error is not None:
-        yield error
-        error = error.__context__
+    if not isinstance(error, FedpdError):
+        return bool(_wrong_variables(error))
+    cause: BaseException | None = error
+    while cause is not None:  # those that led to it
+        if isinstance(cause, UnexpectedError) or (isinstance(cause, OSError) and cause.errno in FAILED):
+            return False
+        cause = cause.__context__
+    return True
 
 
 def _wrong_variables(error: Exception) -> list[str]:

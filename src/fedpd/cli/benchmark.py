@@ -14,25 +14,26 @@ if TYPE_CHECKING:
     from fedpd.suite.results import Written
 
 group = typer.Typer(rich_markup_mode="markdown")
+Listed = list[str] | None
+List = Annotated[bool, typer.Option("--list", help="List the problems and exit.")]
 METHODS_HELP = "Names from fedpd methods separated by commas; FedPD-M (solve) is fedpd solve. Default: all that fit."
+OUT = typer.Option(help="The folder. Existing results are kept.")
 
 
 @group.callback(invoke_without_command=True)
 def benchmark(
     context: typer.Context,
-    methods: Annotated[list[str] | None, typer.Option(help=METHODS_HELP)] = None,
+    methods: Annotated[Listed, typer.Option(help=METHODS_HELP)] = None,
     problems: Annotated[
-        list[str] | None, typer.Option(help="Names from --list, separated by commas. Default: all problems.")
+        Listed, typer.Option(help="Names from --list, separated by commas. Default: all problems.")
     ] = None,
-    budgets: Annotated[
-        list[str] | None, typer.Option(help="The runs to tune each method, e.g. 0,8,64. Default: 0.")
-    ] = None,
+    budgets: Annotated[Listed, typer.Option(help="The runs to tune each method, e.g. 0,8,64. Default: 0.")] = None,
     rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 512,
-    out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/suite"),
+    out: Annotated[Path, OUT] = Path("runs/suite"),
     again: Annotated[
         bool, typer.Option("--again", help="Run the chosen methods anew and replace their results.")
     ] = False,
-    show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,
+    show: List = False,
 ) -> None:
     """Compare methods on a suite of problems.
 
@@ -65,22 +66,19 @@ def benchmark(
 @group.command()
 def networks(
     methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names separated by commas, e.g. FedPD-N,SCAFFOLD. Default: all. FedAvg always runs.",
-            show_default=False,
-        ),
+        Listed,
+        typer.Option(help="Names separated by commas, e.g. FedPD-N,SCAFFOLD. Default: all. FedAvg always runs."),
     ] = None,
     problems: Annotated[
-        list[str] | None, typer.Option(help="Names from --list, separated by commas. Default: all whose data are here.")
+        Listed, typer.Option(help="Names from --list, separated by commas. Default: all whose data are here.")
     ] = None,
     budgets: Annotated[
-        list[str] | None, typer.Option(help="The settings that each rival may try, e.g. 0,8,32. Default: 0.")
+        Listed, typer.Option(help="The settings that each rival may try, e.g. 0,8,32. Default: 0.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="The seeds of the results. Tuning has two others.")] = 5,
     data: Annotated[Path | None, typer.Option(help="The folder of some problems' data. Default: this one.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/networks"),
-    show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,
+    out: Annotated[Path, OUT] = Path("runs/networks"),
+    show: List = False,
 ) -> None:
     """Compare FedPD-N, which has nothing to tune, with tuned rivals on small networks.
 

@@ -50,7 +50,8 @@ def compare(
     an experiment file with the tuned methods. The same command continues after an interruption. A table [compare] of
     the file holds the same options. Without FILE, this is the paper's first experiment.
     """
-    from fedpd.cli import comparison, execution
+    from fedpd.base.checks import refuse
+    from fedpd.cli import execution
     from fedpd.cli.terminal import new_folder
 
     given: dict[str, float | str | None] = {
@@ -61,7 +62,9 @@ def compare(
         "criterion": criterion,
     }
     if source is None:
-        comparison.check_no_file({name: value for name, value in given.items() if value})
+        for name, value in given.items():
+            if value:
+                refuse(f"--{name}", value, "needs an experiment file", "Give FILE, or: fedpd compare strong")
         goal = 1e-10 if target is None else target
         experiment = execution.paper_comparison(
             600 if rounds is None else rounds, data, 1 if seeds is None else seeds, methods or "paper", goal
@@ -69,7 +72,7 @@ def compare(
         execution.start(experiment, out or new_folder("compare"), overwrite, goal)
         return
     given |= {"seeds": seeds, "rounds": rounds, "target": target}
-    comparison.compare_file(
+    execution.compare_file(
         source, methods, {name: value for name, value in given.items() if value not in (None, "")}, out, overwrite
     )
 

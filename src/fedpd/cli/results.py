@@ -85,7 +85,7 @@ def methods(
     The wide table needs a terminal of 120 columns or more.
     """
     from fedpd.cli.terminal import console
-    from fedpd.report.methods import methods_markdown, methods_table, short_table
+    from fedpd.report.tables import methods_markdown, methods_table, short_table
 
     if markdown:
         typer.echo(methods_markdown(), nl=False)

@@ -158,7 +158,10 @@ def _written(rng: np.random.Generator, corners: np.ndarray, samples: int, size: 
     shift, thickness = rng.normal(0, 0.05, 2), rng.uniform(*THICKNESS)
     labels = rng.integers(len(corners), size=samples)
     shaken = corners[labels] + rng.normal(0, 0.03, (samples, 4, 2))
-    strokes = (_stroke(shaken) - 0.5) @ hand.T + 0.5 + shift  # (samples, POINTS, 2)
+    t = np.linspace(0, 1, POINTS)
+    bezier = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
+    # Points on the cubic Bezier curves with these corners, on the writer's page, (samples, POINTS, 2).
+    strokes = (np.einsum("pc,scd->spd", bezier, shaken) - 0.5) @ hand.T + 0.5 + shift
     grid = (np.arange(size) + 0.5) / size
     pixels = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 1, 2)
     images = np.empty((samples, size, size), np.float32)
@@ -166,13 +169,6 @@ def _written(rng: np.random.Generator, corners: np.ndarray, samples: int, size: 
         nearest = ((pixels - stroke) ** 2).sum(-1).min(1)
         image[:] = np.exp(-nearest / thickness**2).reshape(size, size)
     return {"x": images, "y": labels.astype(np.int32)}
-
-
-def _stroke(corners: np.ndarray) -> np.ndarray:
-    """Return points on the cubic Bezier curves with these four corners, (samples, 4, 2) -> (samples, POINTS, 2)."""
-    t = np.linspace(0, 1, POINTS)
-    weights = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
-    return np.einsum("pc,scd->spd", weights, corners)
 
 
 @explained

@@ -373,7 +373,12 @@ def _arrays(x: Any, where: str, remedy: str) -> Any:
 
 def _features(arrays: dict[Key, Any], place: Place, dtype: DTypeLike | None) -> dict[Key, Any]:
     """Return all features in one dtype, or each entry of a dict in one, after checking shapes and finite numbers."""
-    names = _names_of_entries(arrays, place)
+    entries_of = {key: sorted(x) if isinstance(x, dict) else None for key, x in arrays.items()}
+    first, names = next(iter(entries_of.items()))
+    for (part, agent), found in entries_of.items():
+        if found != names:
+            rule = f"must be as for agent {first[1]!r}: {names or 'one array'}"
+            refuse(f"{place(agent, part)}: x", found or "one array", rule, "Give all agents the same entries")
     if names is None:
         return _one_dtype(arrays, place, dtype)
     if dtype is not None:
@@ -390,17 +395,6 @@ def _features(arrays: dict[Key, Any], place: Place, dtype: DTypeLike | None) -> 
 def whole_numbers(leaf: np.ndarray) -> np.ndarray:
     """Return an entry of a dict of features with bool and small integers as int32, so that they are no pixels."""
     return leaf.astype(np.int32) if leaf.dtype in (bool, np.uint8) else leaf
-
-
-def _names_of_entries(arrays: dict[Key, Any], place: Place) -> list[str] | None:
-    """Return the names of the entries of dicts of features, which all agents must share; None for arrays."""
-    names = {key: sorted(x) if isinstance(x, dict) else None for key, x in arrays.items()}
-    first, wanted = next(iter(names.items()))
-    for (part, agent), found in names.items():
-        if found != wanted:
-            rule = f"must be as for agent {first[1]!r}: {wanted or 'one array'}"
-            refuse(f"{place(agent, part)}: x", found or "one array", rule, "Give all agents the same entries")
-    return wanted
 
 
 def _one_dtype(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:

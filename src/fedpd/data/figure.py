@@ -20,15 +20,6 @@ def draw(data: Federated) -> Figure:
     train, test = (label_histogram(data, part)[order] for part in ("train", "test"))
     height = float(np.clip(2.9 + 0.11 * len(data.classes), 4.2, 9.5))
     figure = Figure(figsize=(11, height), layout="constrained")
-    above, heat, beside = _axes(figure, height)
-    _sizes(above, train.sum(axis=1), test.sum(axis=1))
-    _heat(figure, heat, beside, train + test, data, order)
-    _totals(beside, train.sum(axis=0), test.sum(axis=0))
-    figure.suptitle(_title(data))
-    return figure
-
-
-def _axes(figure: Figure, height: float) -> tuple[Axes, Axes, Axes]:
     grid = figure.add_gridspec(2, 2, width_ratios=(8, 1), height_ratios=(1.3, height - 2.2))
     heat = figure.add_subplot(grid[1, 0])
     above = figure.add_subplot(grid[0, 0], sharex=heat)
@@ -37,16 +28,21 @@ def _axes(figure: Figure, height: float) -> tuple[Axes, Axes, Axes]:
         axes.spines[["top", "right"]].set_visible(False)
     above.tick_params(labelbottom=False, bottom=False)
     beside.tick_params(labelleft=False, left=False)
-    return above, heat, beside
 
-
-def _sizes(axes: Axes, train: np.ndarray, test: np.ndarray) -> None:
-    agents = np.arange(len(train))
-    axes.bar(agents, train, width=1.0 if len(train) > 150 else 0.85, color=TRAIN, label="train")
+    agents, width = np.arange(data.agents), 1.0 if data.agents > 150 else 0.85
+    above.bar(agents, train.sum(axis=1), width=width, color=TRAIN, label="train")
     if test.any():
-        axes.bar(agents, test, bottom=train, width=1.0 if len(train) > 150 else 0.85, color=TEST, label="test")
-        axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.97), borderaxespad=0)
-    axes.set_ylabel("samples")
+        above.bar(agents, test.sum(axis=1), bottom=train.sum(axis=1), width=width, color=TEST, label="test")
+        above.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.97), borderaxespad=0)
+    above.set_ylabel("samples")
+    _heat(figure, heat, beside, train + test, data, order)
+    classes = np.arange(len(data.classes))
+    beside.barh(classes, train.sum(axis=0), height=0.85, color=TRAIN)
+    beside.barh(classes, test.sum(axis=0), left=train.sum(axis=0), height=0.85, color=TEST)
+    beside.set_xlabel("samples")
+    beside.set_xlim(left=0)
+    figure.suptitle(_title(data))
+    return figure
 
 
 def _heat(figure: Figure, axes: Axes, beside: Axes, counts: np.ndarray, data: Federated, order: np.ndarray) -> None:
@@ -68,14 +64,6 @@ def _heat(figure: Figure, axes: Axes, beside: Axes, counts: np.ndarray, data: Fe
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     bar.minorticks_off()
     bar.set_label("samples (blank: none)")
-
-
-def _totals(axes: Axes, train: np.ndarray, test: np.ndarray) -> None:
-    classes = np.arange(len(train))
-    axes.barh(classes, train, height=0.85, color=TRAIN)
-    axes.barh(classes, test, left=train, height=0.85, color=TEST)
-    axes.set_xlabel("samples")
-    axes.set_xlim(left=0)
 
 
 def _title(data: Federated) -> str:

@@ -1,4 +1,12 @@
-"""Load data sets of Hugging Face by their name on the Hub, or from a folder without a network."""
+"""Load data sets of Hugging Face by their name on the Hub, or from a folder without a network.
+
+`hub` needs a column that names each row's client. `dirichlet` divides a data set without clients, after Hsu, Qi and
+Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification (2019): all agents
+have the same number of training samples, and agent i draws its samples with its own shares of the classes, q_i ~
+Dirichlet(alpha, ..., alpha). Where a class is used up, the other shares grow. Test samples go to agents in proportion
+to their training samples of the class, so that the accuracy over all test samples is that of the usual test set, and an
+agent's own accuracy is on its own mixture of classes.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -9,11 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.checks import FedpdError, nearest, refuse
+from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
 from fedpd.base.errors import extra
 from fedpd.base.spec import Spec
 from fedpd.base.typed import explained
-from fedpd.data.arrow import (
+from fedpd.data.federated import Federated, Options, assemble, place_in
+from fedpd.data.indexed import IndexedPart, SourceFile, index_by_client, source_file
+from fedpd.data.labels import Classes, Label
+from fedpd.data.partition import divide, divide_alike
+from fedpd.data.tables import (
     Shape,
     as_tuple,
     by_client,
@@ -23,9 +35,6 @@ from fedpd.data.arrow import (
     read_labels,
     reshape,
 )
-from fedpd.data.federated import Federated, Options, assemble, place_in
-from fedpd.data.indexed import IndexedPart, SourceFile, index_by_client, source_file
-from fedpd.data.labels import Classes, Label
 
 BATCH = 1000  # images that are decoded together
 
@@ -173,3 +182,63 @@ def features_of(rows: Any, features: str | Sequence[str], source: str) -> np.nda
         return np.concatenate(batches)
     except (ValueError, OSError) as error:
         raise FedpdError(f"{source}: column {features!r}: {error}. All images must be whole and of one size.") from None
+
+
+@explained
+def dirichlet(
+    source: str | Path,
+    *,
+    features: str | Sequence[str],
+    label: str,
+    agents: int = 100,
+    alpha: float = 0.3,
+    seed: int = 0,
+    split: str | tuple[str, str] | None = None,
+    shape: Shape | None = None,
+    config: str | None = None,
+    revision: str | None = None,
+    cache: str | Path | None = None,
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Federated:
+    """Return a data set of Hugging Face, divided among agents whose shares of the classes differ.
+
+    The arguments that are not listed are those of `hub`.
+
+    Args:
+        source: The name of a data set on the Hub, such as "uoft-cs/cifar10", or a folder of a `save_to_disk`.
+        label: The column of classes.
+        agents: N; all agents get the same number of training samples, and a rest of fewer than N is left out.
+        alpha: The concentration of the shares: 0.1 gives each agent few classes, 100 gives all agents nearly the same.
+        seed: The seed of the division.
+
+    Raises:
+        FedpdError: If the data set cannot be loaded, or has fewer training samples than agents.
+    """
+    count("agents", agents, "Give N, e.g. 100")
+    positive("alpha", alpha, "Give the concentration, e.g. 0.3")
+    count("seed", seed, "Give the seed of the division, an integer", least=0)
+    if classes is False:
+        refuse("classes", classes, "must not be False, because the classes divide the data", "Use data.partition")
+    parts = read_splits("data.dirichlet", str(source), config, revision, cache, split)
+    x, y = {}, {}
+    for part, rows in parts.items():
+        check_columns(rows.column_names, [*as_tuple(features), label], str(source))
+        x[part] = reshape(features_of(rows, features, str(source)), shape, str(source))
+        y[part] = read_labels(rows.select_columns([label]).with_format("arrow")[:], label, str(source), None)
+    if len(y["train"]) < agents:
+        rule = f"must be at most {len(y['train'])}, the number of training samples"
+        refuse("agents", agents, rule, "Give fewer agents")
+    values, rng = np.unique(np.concatenate(list(y.values()))), np.random.default_rng(seed)
+    labels = {part: np.searchsorted(values, own) for part, own in y.items()}
+    own = {"train": divide(labels["train"], len(values), agents, alpha, rng)}
+    if "test" in y:
+        own["test"] = divide_alike(labels["test"], labels["train"], own["train"], len(values), rng)
+    found: dict[str, Any] = {
+        part: {str(i): {"x": x[part][one], "y": y[part][one]} for i, one in enumerate(own[part])} for part in own
+    }
+    called = class_names(parts, label) if label_names is None else label_names
+    options = Options(classes, called, dtype, name or Path(source).name)
+    return assemble(found["train"], found.get("test", {}), place_in(source), options)

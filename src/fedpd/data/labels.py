@@ -56,8 +56,16 @@ def encode(
             if not is_text:
                 rule = "its labels are not texts, but those of other agents are"
                 raise FedpdError(f"{place(agent, part)}: {rule}. Give all labels as texts, or all as numbers.")
-        names = _distinct(names) if names is not None else tuple(sorted({str(t) for y in labels.values() for t in y}))
-        labels = {key: _places(y, names, place(key[1], key[0])) for key, y in labels.items()}
+        if names is not None and len(set(names)) < len(names):
+            refuse("label_names", tuple(names), "must differ from each other", "Name each class once")
+        names = tuple(sorted({str(t) for y in labels.values() for t in y}) if names is None else names)
+        position = {name: number for number, name in enumerate(names)}
+        for (part, agent), y in labels.items():
+            unknown = [label for label in map(str, y) if label not in position]
+            if unknown:
+                remedy = "Name this class too, or drop the sample"
+                refuse(f"{place(agent, part)}: label", unknown[0], "must be one of label_names", remedy)
+        labels = {key: np.array([position[str(label)] for label in y], np.int32) for key, y in labels.items()}
         classes = len(names) if classes is None else classes
     numbers = {key: _whole(y, place(key[1], key[0])) for key, y in labels.items()}
     values = _values(np.unique(np.concatenate([np.unique(y) for y in numbers.values()])), classes, names)
@@ -78,22 +86,6 @@ def check_not_mixed(given: Any, labels: np.ndarray, where: str) -> None:
         other = next((label for label in given if not isinstance(label, str)), None)
         if other is not None:
             refuse(f"{where}: label", other, "stands among texts", "Give all labels as texts, or all as numbers")
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names after checking that no two are equal."""
-    if len(set(names)) < len(names):
-        refuse("label_names", tuple(names), "must differ from each other", "Name each class once")
-    return tuple(names)
-
-
-def _places(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
-    """Return the positions of texts in `names`, (n,) int32."""
-    place = {name: number for number, name in enumerate(names)}
-    unknown = [label for label in map(str, y) if label not in place]
-    if unknown:
-        refuse(f"{where}: label", unknown[0], "must be one of label_names", "Name this class too, or drop the sample")
-    return np.array([place[str(label)] for label in y], np.int32)
 
 
 def _whole(y: np.ndarray, where: str) -> np.ndarray:

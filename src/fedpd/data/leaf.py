@@ -22,11 +22,11 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse, shown
 from fedpd.base.typed import explained
-from fedpd.data.arrow import Shape, reshape
 from fedpd.data.federated import Federated, Options, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
 from fedpd.data.indexed import SourceFile, nothing, source_file
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy, one_by_one
+from fedpd.data.tables import Shape, reshape
 
 SPACE = " \t\n\r"
 DECODER = json.JSONDecoder()

@@ -9,10 +9,9 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import check_room
 from fedpd.base.typed import explained
-from fedpd.data.arrow import Shape
 from fedpd.data.federated import Federated, Options
 from fedpd.data.labels import Classes, Label
-from fedpd.data.tables import Columns, Features, Format, load_table
+from fedpd.data.tables import Columns, Features, Format, Shape, load_table
 
 
 @explained

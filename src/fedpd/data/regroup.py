@@ -139,7 +139,15 @@ def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
     if isinstance(data.train, Lazy):
         remedy = "Split them where they are stored, or call split(d.in_memory())"
         refuse("data", data.name, "is not in memory, and its samples cannot be divided", remedy)
-    tested = [_tested(int(size), share, seed, name) for name, size in zip(data.names, data.sizes, strict=True)]
+
+    def aside_of(size: int, name: str) -> np.ndarray:
+        """Return (size,) which of one agent's samples are set aside for tests."""
+        number = 0 if size < 2 else int(np.clip(round(share * size), 1, size - 1))
+        aside = np.zeros(size, bool)
+        aside[np.random.default_rng([seed, zlib.crc32(name.encode())]).permutation(size)[:number]] = True
+        return aside
+
+    tested = [aside_of(int(size), name) for name, size in zip(data.names, data.sizes, strict=True)]
     if isinstance(data.train, Ragged):
         every, held = np.concatenate(tested), data.train
         aside = np.array([own.sum() for own in tested], np.int32)
@@ -147,15 +155,6 @@ def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
         return replace(data, train=Ragged(rows[0], held.sizes - aside), test=Ragged(rows[1], aside))
     pairs = list(zip(data.train, tested, strict=True))
     return replace(data, train=[_rows(own, ~aside) for own, aside in pairs], test=[_rows(*pair) for pair in pairs])
-
-
-def _tested(size: int, share: float, seed: int, name: str) -> np.ndarray:
-    """Return (size,) which of one agent's samples are set aside for tests."""
-    aside = 0 if size < 2 else int(np.clip(round(share * size), 1, size - 1))
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    tested = np.zeros(size, bool)
-    tested[rng.permutation(size)[:aside]] = True
-    return tested
 
 
 def _rows(samples: Samples, rows: np.ndarray) -> Samples:

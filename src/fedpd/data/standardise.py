@@ -12,7 +12,7 @@ the mean is large.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import ByAgent, Federated, Samples, common_dtype
+from fedpd.data.federated import Federated, Samples, common_dtype
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
 
@@ -145,7 +145,9 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
         refuse("scaling", type(scaling).__name__, "must be a Scaling", "Give the second result of an earlier call")
     if isinstance(data, Federated):
         used = _federated_scaling(data) if scaling is None else scaling
-        train, test = (_scaled_part(part, used) for part in (data.train, data.test))
+        scale = partial(_scaled, used)
+        parts = (data.train, data.test)
+        train, test = (part.map(scale) if isinstance(part, Ragged | Lazy) else list(map(scale, part)) for part in parts)
         return replace(data, train=train, test=test), used
     features = _by_agent(data)
     used = _scaling(features, range(len(features))) if scaling is None else scaling
@@ -161,12 +163,6 @@ def _federated_scaling(data: Federated) -> Scaling:
         remedy = "Give scaling= from standardise(data.take(d, range(1000)).in_memory()), or call d.in_memory()"
         refuse("data", data.name, "is not in memory, and its statistics need all samples", remedy)
     return _scaling([samples["x"] for samples in data.train], list(data.names))
-
-
-def _scaled_part(part: ByAgent, scaling: Scaling) -> ByAgent:
-    if isinstance(part, Ragged | Lazy):
-        return part.map(partial(_scaled, scaling))
-    return [_scaled(scaling, samples) for samples in part]
 
 
 def _scaled(scaling: Scaling, samples: Samples) -> Samples:
@@ -210,13 +206,6 @@ def _scaling(features: Sequence[np.ndarray], agents: Sequence[Any]) -> Scaling:
             refuse(f"shape of a sample of agent {agent!r}", x.shape[1:], rule, "Bring all samples to one shape")
         if not np.isfinite(x).all():
             raise FedpdError(f"data of agent {agent!r} holds NaN or infinity. Clean or drop those samples.")
-    mean = _summed([moments(x) for _, x in held])
-    about = mean.total / mean.count
-    return scaling_from(_summed([moments(x, about) for _, x in held]), about)
-
-
-def _summed(parts: Sequence[Moments]) -> Moments:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.plus(part)
-    return total
+    summed = reduce(Moments.plus, [moments(x) for _, x in held])
+    mean = summed.total / summed.count
+    return scaling_from(reduce(Moments.plus, [moments(x, mean) for _, x in held]), mean)

@@ -118,6 +118,8 @@ def describe(data: Federated) -> Summary:
     sizes, tested = data.sizes, data.test_sizes
     histogram = (label_histogram(data) if len(data.classes) else np.zeros((data.agents, 0)))[sizes > 0]
     totals = histogram.sum(axis=0)
+    shares = histogram / histogram.sum(axis=1, keepdims=True)
+    apart = np.abs(shares - totals / totals.sum()).sum(axis=1) / 2 if histogram.size else np.zeros(1)
     shapes: Any = {name: shape for name, (shape, _) in data.features.items()}
     return Summary(
         name=data.name,
@@ -133,7 +135,7 @@ def describe(data: Federated) -> Summary:
         missing=int((totals == 0).sum()),
         sizes=_spread(sizes[sizes > 0]),
         labels=_spread((histogram > 0).sum(axis=1)),
-        skew=_skew(histogram, totals),
+        skew=float(apart.mean()),
     )
 
 
@@ -142,11 +144,3 @@ def _spread(numbers: np.ndarray) -> Spread:
     if not numbers.size:
         return Spread(0, 0.0, 0)
     return Spread(int(numbers.min()), float(np.median(numbers)), int(numbers.max()))
-
-
-def _skew(histogram: np.ndarray, totals: np.ndarray) -> float:
-    """Return the mean over agents of the total variation distance between their labels and those of all agents."""
-    if not histogram.size:
-        return 0.0
-    shares = histogram / histogram.sum(axis=1, keepdims=True)
-    return float(np.abs(shares - totals / totals.sum()).sum(axis=1).mean() / 2)

@@ -94,10 +94,10 @@ class Experiment(NamedTuple):
 
 
 class MethodLabel(NamedTuple):
-    """A method that is not made: its label, and its spec as plain values (None: the user's own code makes it)."""
+    """The label of a method, and the method (None: the user's own code makes it)."""
 
     label: str
-    spec: Any = None
+    algorithm: Method | None = None
 
 
 class Outline(NamedTuple):
@@ -261,7 +261,8 @@ def _own_code(tables: Any, beside: Path | None, on_code: OnCode | None) -> tuple
     """Return the user's own modules that tables name, after announcing them, and what finds their objects."""
     code = own_code.locate(own_code.references(tables), beside)
     if code and on_code is not None:
-        on_code(own_code.announcement(code))
+        modules = ", ".join(f"{one.module} ({one.path})" for one in code)
+        on_code(f"Running code of {modules}, which the experiment file names.")
     return code, own_code.importing(beside)
 
 
@@ -280,8 +281,8 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
         algorithms = [
-            build_algorithm(_arguments(table), settings.rounds, _place(number, table), find)
-            for number, table in enumerate(tables["algorithm"], 1)
+            one.algorithm or build_algorithm(table, settings.rounds, _place(number, table), find)
+            for number, (table, one) in enumerate(zip(tables["algorithm"], outline.methods, strict=True), 1)
         ]
         problem = build_problem(outline.problem, find)
     taking_part = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
@@ -346,22 +347,18 @@ def _settings(table: Table) -> RunTable:
         value = getattr(settings, name)
         if value is not None and not is_reference(value):
             raise FedpdError(f'[run] {name} = {shown(value)}: must name a function. Write e.g. {name} = "my_module:f".')
-    _check_seeds(settings.seeds)
+    seeds = settings.seeds
+    if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
+        remedy = "Write e.g. seeds = [0, 1, 2]"
+        raise FedpdError(f"[run] seeds = {shown(seeds)}: must be a list of different integers. {remedy}.")
+    at("[run]", check_seeds, "seeds", seeds)
     record = settings.record
     if record is not None and not isinstance(record, list | tuple):
         raise FedpdError(f'[run] record = {shown(record)}: must be a list. Write e.g. record = ["heterogeneity"].')
     for one in record or ():
         if not is_reference(one):
             at("[run]", choice, "record", one, RECORDABLE)
-    return replace(settings, seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
-
-
-def _check_seeds(seeds: Any) -> None:
-    if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise FedpdError(
-            f"[run] seeds = {shown(seeds)}: must be a list of different integers. Write e.g. seeds = [0, 1, 2]."
-        )
-    at("[run]", check_seeds, "seeds", seeds)
+    return replace(settings, seeds=tuple(seeds), record=None if record is None else tuple(record))
 
 
 def _with_code(settings: RunTable, find: Find) -> RunTable:
@@ -380,24 +377,17 @@ def _place(number: int, table: Table) -> str:
     return f"[[algorithm]] {number}" + (f" ({table['label']})" if "label" in table else "")
 
 
-def _arguments(table: Table) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key != "label"}
-
-
 def _labels(tables: list[Table], settings: RunTable) -> tuple[MethodLabel, ...]:
     """Return the labels of the methods. A method without own code is made, to find its label."""
     found = []
     for number, table in enumerate(tables, 1):
-        place, spec = _place(number, table), None
-        if any(own_code.references(table)):
-            usual = label_of_table(table)
-        else:
-            made = build_algorithm(_arguments(table), settings.rounds, place)
-            usual, spec = made.description, made.spec.plain()
+        place, own = _place(number, table), any(own_code.references(table))
+        made = None if own else build_algorithm(table, settings.rounds, place)
+        usual = label_of_table(table) if made is None else made.description
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
-        found.append(MethodLabel(label, spec))
+        found.append(MethodLabel(label, made))
     labels = [one.label for one in found]
     for label in labels:
         if labels.count(label) > 1:

@@ -70,13 +70,6 @@ def locate(names: Iterable[str], beside: Path | None) -> tuple[Code, ...]:
     return tuple(found.values())
 
 
-def announcement(code: Iterable[Code]) -> str:
-    """Return a sentence that names the modules about to run."""
-    return (
-        f"Running code of {', '.join(f'{one.module} ({one.path})' for one in code)}, which the experiment file names."
-    )
-
-
 def refuse_code(reference: str) -> Any:
     """Refuse to run the user's own code: a report only reads."""
     raise FedpdError(
@@ -187,7 +180,8 @@ def _spec(module: str, path: list[str] | None) -> ModuleSpec | None:
         path: The folders to search; None: ask the finders of packages that are installed in place (pip install -e).
     """
     top, *inner = module.split(".")
-    spec = _in_place(top) if path is None else PathFinder.find_spec(top, path)
+    finders = [finder for finder in sys.meta_path if finder is not PathFinder] if path is None else [PathFinder]
+    spec = next(filter(None, (finder.find_spec(top, path) for finder in finders)), None)
     name = top
     for part in inner:
         if spec is None or not spec.submodule_search_locations:
@@ -195,11 +189,3 @@ def _spec(module: str, path: list[str] | None) -> ModuleSpec | None:
         name = f"{name}.{part}"
         spec = PathFinder.find_spec(name, spec.submodule_search_locations)
     return spec
-
-
-def _in_place(top: str) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        spec = None if finder is PathFinder else finder.find_spec(top, None)
-        if spec is not None:
-            return spec
-    return None

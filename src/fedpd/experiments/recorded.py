@@ -1,7 +1,7 @@
-"""Read the runs of a report from their folders, finished or not, or from memory."""
+"""Read results from folders that `save`, `fedpd run`, `fedpd compare` or a federation wrote, or from memory."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from pathlib import Path
@@ -10,21 +10,25 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedpd.base.checkpoint import as_read
+from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import warn
 from fedpd.base.saved import is_saved, load_result
+from fedpd.base.typed import explained
 from fedpd.clock import Clock
+from fedpd.core import Tree
 from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
 from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
+from fedpd.engine.run import Ensemble, Run, ensemble
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
 from fedpd.experiments.experiment import MethodLabel, RunTable
+from fedpd.experiments.run_folder import SavedModel, read_models
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -118,6 +122,40 @@ def read(folder: Path) -> Record:
     return Record(name, *kept, edited=edited)
 
 
+def _federation(folder: Path) -> Record:
+    """Return the record of a federation up to its last communication.
+
+    Raises:
+        FedpdError: The folder has no intact checkpoint.
+    """
+    by_client = f"{federated.BY_CLIENT}."
+    found = checkpoint.peek(folder / federated.CHECKPOINTS, "history.", by_client, federated.ELAPSED)
+    if found is None or "label" not in found[1]:
+        raise FedpdError(f"{folder}: it has no checkpoint of a federation that can be read. Start the run again.")
+    arrays, meta = found
+    history, own = (
+        {name.removeprefix(prefix): column for name, column in arrays.items() if name.startswith(prefix)}
+        for prefix in ("history.", by_client)
+    )
+    done, model = int(history["round"][-1]), folder / federated.MODEL
+    ended = model.is_file() and checkpoint.read(model, checkpoint.NOTHING)[1].get("rounds") == done
+    rounds = done if ended else max(meta["rounds"], done)
+    measured = {
+        name: {column: float(values[i]) for column, values in own.items() if np.isfinite(values[i])}
+        for i, name in enumerate(meta["names"])
+    }
+    entry = Entry(meta["label"], (Recorded(meta["seed"], history, arrays[federated.ELAPSED]),), rounds)
+    return Record(
+        folder.resolve().name,
+        (entry,),
+        (meta["seed"],),
+        rounds,
+        versions=meta["versions"],
+        replies={name: number + 1 for name, number in zip(meta["names"], meta["counted"], strict=True)},
+        by_client=measured if own else {},
+    )
+
+
 def _with_clock(run: Recorded, settings: RunTable, saved: SavedRuns | None) -> Recorded:
     """Return a run with the settings that a clock needs, and timed by the clock of its experiment file."""
     if saved is None:
@@ -149,20 +187,14 @@ def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
     return [record._replace(entries=tuple(timed(entry) for entry in record.entries)) for record in records]
 
 
-def _federation(folder: Path) -> Record:
-    """Return the record of a federation's folder."""
-    found = federated.read_progress(folder)
-    entry = Entry(found.label, (Recorded(found.seed, found.history, found.elapsed),), found.rounds)
-    kept = folder.resolve().name, (entry,), (found.seed,), found.rounds
-    return Record(*kept, versions=found.versions, replies=found.replies, by_client=found.by_client)
-
-
 def _of_this_run(saved: SavedRuns | None, method: MethodLabel, seeds: Sequence[int]) -> SavedRuns | None:
     """Return what a checkpoint holds; None with a warning if it is of another method or of other seeds."""
     if saved is None:
         return None
     other_method = (
-        isinstance(saved.algorithm, dict) and method.spec is not None and saved.algorithm != as_read(method.spec)
+        isinstance(saved.algorithm, dict)
+        and method.algorithm is not None
+        and saved.algorithm != checkpoint.as_read(method.algorithm.spec.plain())
     )
     if not other_method and saved.seeds == list(seeds):
         return saved
@@ -182,14 +214,12 @@ def _recorded(saved: SavedRuns | None, i: int, seed: int, history: History | Non
     from_checkpoint = None if saved is None else Recorded(seed, *saved.runs[i])
     if history is None or not len(history["round"]):
         return from_checkpoint
-    if from_checkpoint is not None and _same_rows(from_checkpoint.history, history):
-        return replace(from_checkpoint, history=history)
+    if from_checkpoint is not None:
+        rows = from_checkpoint.history
+        same = rows.keys() == history.keys() - {NETWORK.name}  # a checkpoint does not have the simulated seconds
+        if same and all(np.array_equal(rows[name], history[name], equal_nan=True) for name in rows):
+            return replace(from_checkpoint, history=history)
     return Recorded(seed, history, np.full(len(history["round"]), np.nan))
-
-
-def _same_rows(one: History, other: History) -> bool:
-    names = other.keys() - {NETWORK.name}  # a checkpoint does not have the simulated seconds
-    return one.keys() == names and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:
@@ -209,8 +239,13 @@ def read_all(folders: Sequence[Path]) -> list[Record]:
                 f"{folder}: the folder has no rows yet, and a report needs at least the first checkpoint. "
                 f"Wait for it, or resume the run: fedpd resume {folder}."
             )
-    names = _names(places)
-    return distinguish([record._replace(name=name) for record, name in zip(records, names, strict=True)])
+    records = [record._replace(name=name) for record, name in zip(records, _names(places), strict=True)]
+    times = Counter(entry.label for record in records for entry in record.entries)
+
+    def labelled(one: Entry, record: Record) -> Entry:
+        return one._replace(label=f"{one.label} ({record.name})") if times[one.label] > 1 else one
+
+    return [record._replace(entries=tuple(labelled(one, record) for one in record.entries)) for record in records]
 
 
 def entries_of(results: Results) -> list[Entry]:
@@ -275,16 +310,6 @@ def _in_memory(name: str, results: Any) -> Record:
     return Record(name, tuple(entries), tuple(seeds), max(entry.rounds for entry in entries), asked=asked)
 
 
-def distinguish(records: Sequence[Record]) -> list[Record]:
-    """Add the name of the record to every label that several records have."""
-    seen = Counter(entry.label for record in records for entry in record.entries)
-
-    def entry(one: Entry, record: Record) -> Entry:
-        return one._replace(label=f"{one.label} ({record.name})") if seen[one.label] > 1 else one
-
-    return [record._replace(entries=tuple(entry(one, record) for one in record.entries)) for record in records]
-
-
 def _names(places: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that differ."""
     for length in range(1, max(len(place.parts) for place in places) + 1):
@@ -292,3 +317,102 @@ def _names(places: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(place) for place in places]
+
+
+@explained
+def load(folder: str | Path, *, like: Tree | None = None) -> Any:
+    """Return the result that a folder holds. fedpd runs no code from the folder.
+
+    Args:
+        folder: A folder that `save` wrote, the run folder of `fedpd run` or `fedpd compare`, or a federation's `out`.
+        like: A model of the same structure, e.g. `problem.start`. It is needed only if the model is a pytree of classes
+            that a file cannot describe, such as a module of a neural network; the error message then asks for it.
+
+    Returns:
+        The `Run`, `Ensemble`, `Sweep`, `Tuned` or `Advice` that was saved, exact to the bit. A run folder gives a dict
+        from the label of each method to its `Run`, or to its `Ensemble` if there are several seeds, with the rows so
+        far. These runs have no state of the agents (`fedpd resume` continues them), and unfinished ones have no model.
+
+    Raises:
+        FedpdError: The folder holds no result, or fedpd cannot read it.
+    """
+    folder = Path(folder)
+    if is_saved(folder):
+        return load_result(folder, like)
+    record, models = read(folder), _models(folder, like)
+    if not record.entries:
+        raise FedpdError(
+            f"{folder}: the folder holds an experiment file without results, as fedpd tune writes it, or of a run "
+            f"without a checkpoint yet. Run it: fedpd resume {folder}."
+        )
+    runs: dict[str, list[Run]] = {}
+    for label, one in ((entry.label, one) for entry in record.entries for one in entry.runs):
+        # A run that is not finished has no model.
+        saved = models.get((label, one.seed), SavedModel(None, label, "", np.zeros(0, np.int64)))
+        run = Run(
+            algorithm=saved.algorithm,
+            seed=one.seed,
+            model=saved.model,
+            history=one.history,
+            agents=None,
+            updates=saved.updates,
+            seconds=float(one.elapsed[-1]),
+            elapsed=one.elapsed,
+            diverged=one.diverged,
+            spec=saved.spec,
+            settings=one.settings if isinstance(one, Recorded) else {},
+        )
+        runs.setdefault(label, []).append(run)
+    return {label: own[0] if len(own) == 1 else ensemble(tuple(own)) for label, own in runs.items()}
+
+
+@explained
+def load_model(
+    folder: str | Path, *, method: str | None = None, seed: int | None = None, like: Tree | None = None
+) -> Tree:
+    """Return the trained model that a folder holds: the user's own pytree with NumPy leaves.
+
+    The leaves are tensors if a federation trained a PyTorch module: `module.load_state_dict(fedpd.load_model(out))`.
+
+    Args:
+        folder: As for `load`; or a file with one model, such as best.safetensors of a federation.
+        method: The label of the method; None if there is only one.
+        seed: The seed; None if there is only one.
+        like: As for `load`.
+
+    Raises:
+        FedpdError: There is no model, or there are several and the arguments do not select one. The message lists them.
+    """
+    if Path(folder).is_file():
+        return federated.read_model(Path(folder), like)[0]
+    found = [run for run in _labelled_runs(load(folder, like=like)) if run[1].model is not None]
+    chosen = [(label, run) for label, run in found if method in (None, label) and seed in (None, run.seed)]
+    if len(chosen) == 1:
+        return chosen[0][1].model
+    if not found:
+        raise FedpdError(f"{folder}: there is no model yet. Finish the run first, e.g. with fedpd resume {folder}.")
+    asked = ", ".join(f"{name}={value!r}" for name, value in (("method", method), ("seed", seed)) if value is not None)
+    labels = ", ".join(repr(label) for label in dict.fromkeys(label for label, _ in found))
+    seeds = ", ".join(str(seed) for seed in dict.fromkeys(run.seed for _, run in found))
+    which = f"none of its {len(found)} models has {asked}" if not chosen else f"the folder holds {len(chosen)} models"
+    raise FedpdError(f"{folder}: {which}. Select one: method= one of {labels}, and seed= one of {seeds}.")
+
+
+def _models(folder: Path, like: Tree | None) -> dict[tuple[str, int], SavedModel]:
+    """Return the models of a run folder or of a federation's folder, by label and seed."""
+    path = folder / federated.MODEL
+    if not federated.is_federation(folder):
+        return read_models(folder, like)
+    if not path.is_file():
+        return {}
+    model, spec, meta = federated.read_model(path, like)
+    return {(meta["label"], meta["seed"]): SavedModel(model, meta["algorithm"], spec, np.zeros(0, np.int64))}
+
+
+def _labelled_runs(result: Any) -> Iterator[tuple[str, Run]]:
+    """Yield all runs of a result with their labels."""
+    if isinstance(result, Mapping):
+        for label, one in result.items():
+            yield from ((label, run) for run in (one.runs if isinstance(one, Ensemble) else [one]))
+    elif hasattr(result, "entries"):
+        yield from ((entry.label, run) for entry in result.entries() for run in entry.runs)

@@ -2,9 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -92,9 +91,14 @@ def _run_held(experiment: Experiment, folder: Path, listen: Listener) -> list[Re
                 listen(Event(method.label, 0, experiment.settings.rounds, compiling=True))
                 with own_code.explain_errors(experiment.code):
                     compiled[i].result()
-                    runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
+                    runs = run_plan(
+                        plans[i], options[i], lambda event, label=method.label: listen(event._replace(what=label))
+                    )
                 results.append(Result(method.label, runs))
-                _write(folder, i + 1, results)
+                for one in runs:
+                    run_folder.write_model(folder, i + 1, method.label, one)
+                histories = {(result.label, one.seed): one.history for result in results for one in result.runs}
+                run_folder.write_histories(folder, histories)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     run_folder.mark_finished(folder, experiment.text)
@@ -119,15 +123,3 @@ def _compile(plan: Plan, options: RunConfig) -> None:
     if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
         with scope(plan.problem.double):  # each thread has its own precision
             compile_ahead(plan)
-
-
-def _relabelled(listen: Listener, label: str, event: Event) -> Any:
-    return listen(event._replace(what=label))
-
-
-def _write(folder: Path, number: int, results: list[Result]) -> None:
-    """Write the models of the method that has just finished, and the histories of all finished methods."""
-    for run in results[-1].runs:
-        run_folder.write_model(folder, number, results[-1].label, run)
-    histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
-    run_folder.write_histories(folder, histories)

@@ -37,7 +37,7 @@ from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
 from fedpd.problems.adapters.torch_reference import BY_CLASS, arguments_of, check_names, fitted, unwrapped
 from fedpd.problems.external import call_back, external
-from fedpd.problems.predictions import class_axis, has_one_output, is_right
+from fedpd.problems.scores import class_axis, has_one_output, is_right
 
 with extra("torch", "fedpd.flower.torch"):
     import torch

@@ -160,25 +160,19 @@ def _sizes(data: list[Tree] | Tree) -> np.ndarray:
     if isinstance(data, list):
         if not data:
             raise FedpdError("data is empty: there must be at least one agent. Give one data set per agent.")
-        return np.array([_size(agent, i) for i, agent in enumerate(data)], np.int32)
+        for i, agent in enumerate(data):
+            shapes = [leaf.shape for leaf in jax.tree.leaves(agent)]
+            if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
+                rule = "must be arrays with the same first axis, one row per sample"
+                refuse(f"data of agent {i}", shapes, rule, "Give NumPy arrays, or a dict of them")
+            if not shapes[0][0]:
+                raise FedpdError(f"agent {i} has no samples: its f_i is not defined. Leave the agent out.")
+        return np.array([len(jax.tree.leaves(agent)[0]) for agent in data], np.int32)
     shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
     if not shapes or min(map(len, shapes)) < 2 or len({shape[:2] for shape in shapes}) > 1 or 0 in shapes[0][:2]:
         rule = "must be arrays with the same first two axes (N, n)"
         refuse("data", shapes, rule, "If agents differ in size, give a list with one entry per agent")
     return np.full(shapes[0][0], shapes[0][1], np.int32)
-
-
-def _size(agent: Tree, i: int) -> int:
-    """Return the number of samples of agent i."""
-    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(agent)}
-    if len(lengths) != 1 or None in lengths:
-        shapes = [leaf.shape for leaf in jax.tree.leaves(agent)]
-        rule = "must be arrays with the same first axis, one row per sample"
-        refuse(f"data of agent {i}", shapes, rule, "Give NumPy arrays, or a dict of them")
-    (size,) = lengths
-    if not size:
-        raise FedpdError(f"agent {i} has no samples: its f_i is not defined. Leave the agent out.")
-    return size
 
 
 def _check_same_shapes(agents: list[Tree]) -> None:

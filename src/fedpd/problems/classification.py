@@ -21,7 +21,7 @@ from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, central_samples, check_metrics, hold_tests, named_metrics
-from fedpd.problems.predictions import has_one_output, is_right
+from fedpd.problems.scores import has_one_output, is_right
 from fedpd.problems.second_opinion import Plain, check_tests, check_training
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
@@ -121,10 +121,7 @@ def classify(
     if not len(data.classes):
         rule = "has no classes, because its labels are numbers to predict"
         refuse("data", data.name, rule, "Use problems.regression, or load the data without classes=False")
-    empty = np.flatnonzero(data.sizes == 0)
-    if empty.size:
-        name = str(data.names[empty[0]])
-        raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
+    check_all_train(data)
     start = jax.tree.map(lambda leaf: as_array(leaf, "start", "Give the model as arrays of numbers"), start)
     if not jax.tree.leaves(start):
         refuse("start", start, "must hold at least one array", "Give the model to start from")
@@ -185,6 +182,14 @@ def classify(
     problem = replace(problem, evaluation=evaluation)
     problem = check_metrics(problem) if more else problem
     return check_tests(problem) if check else problem
+
+
+def check_all_train(data: Federated) -> None:
+    """Refuse an agent without training samples."""
+    empty = np.flatnonzero(data.sizes == 0)
+    if empty.size:
+        name = str(data.names[empty[0]])
+        raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
 
 
 def pixels_scaled(x: Tree, dtype: Any) -> Tree:

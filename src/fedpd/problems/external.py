@@ -89,7 +89,7 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
         rows = len(jax.tree.leaves(batch)[0])
         if found.shape != (rows,):
             raise FedpdError(f"losses returns shape {found.shape}: it must be ({rows},). Return one loss per sample.")
-        return found.astype(_dtype(model), copy=False)
+        return found.astype(np.result_type(*jax.tree.leaves(model)), copy=False)
 
     def weighted(model: Tree, batch: Tree, weights: np.ndarray) -> Tree:
         chosen = weights != 0  # a mean over some samples: their weights are equal, and the others are 0
@@ -114,10 +114,6 @@ def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
     if shapes != wanted:
         raise FedpdError(f"gradient returns shapes {shapes}: they must be the shapes of the model, {wanted}.")
     return jax.tree.map(lambda part, leaf: np.asarray(factor * part, leaf.dtype), gradient, model)
-
-
-def _dtype(model: Tree) -> Any:
-    return np.result_type(*jax.tree.leaves(model))
 
 
 def _read_only(tree: Tree) -> Tree:

@@ -168,14 +168,13 @@ def _check_shifted(data: Federated, padding: int | None) -> None:
     held = samples_in_memory(data)
     targets = [own["y"] for own in held]
     entries = zip(*(jax.tree.leaves(own["x"]) for own in held), strict=True)
-    same = any(all(_is_same(x, y, padding) for x, y in zip(parts, targets, strict=True)) for parts in entries)
+    same = any(
+        all(x.shape == y.shape and ((x == y) | (y == padding)).all() for x, y in zip(parts, targets, strict=True))
+        for parts in entries
+    )
     if same and len(np.unique(np.concatenate([y[y != padding] for y in targets]))) > 1:
         rule = "are the tokens of x themselves, but must be the tokens that follow them"
         refuse("targets", data.name, rule, "Give x = tokens[:, :-1] and y = tokens[:, 1:], also of the mask")
-
-
-def _is_same(x: np.ndarray, y: np.ndarray, padding: int | None) -> bool:
-    return x.shape == y.shape and bool(((x == y) | (y == padding)).all())
 
 
 def _counted(values: Any, padding: int | None, scores: Array, y: Array) -> Array:

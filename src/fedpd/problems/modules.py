@@ -36,25 +36,17 @@ class Function(NamedTuple):
 
 
 def example_samples(data: Federated) -> Any:
-    """Return a few samples of one agent, and those with the smallest and the largest integers."""
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), _few_samples(data), *_extremes(data))
+    """Return a few samples of one agent, and those with the smallest and the largest integers.
 
-
-def _few_samples(data: Federated) -> Any:
-    """Return a few samples of the smallest agent that has two, which batch normalisation needs."""
+    The agent is the smallest one that has two samples, which batch normalisation needs. The integers are looked at,
+    because compiled programs accept indices out of range; those of lazy samples are not, because they are not in
+    memory.
+    """
     sizes = np.asarray(data.sizes)
     agent = int(np.argmin(np.where(sizes > 1, sizes, np.inf)) if (sizes > 1).any() else np.argmax(sizes))
-    samples = data.train[agent]
-    rows = np.arange(min(max(len(samples["y"]), 2), FEW)) % max(len(samples["y"]), 1)
-    own = {name: samples[name] for name in ("x", "y")}
-    return _rows(own, rows) if len(samples["y"]) else own
-
-
-def _extremes(data: Federated) -> list[Any]:
-    """Return the samples with the smallest and the largest integers: compiled programs accept indices out of range.
-
-    Lazy samples are not looked at, because they are not in memory.
-    """
+    few = {name: data.train[agent][name] for name in ("x", "y")}
+    if number := len(few["y"]):
+        few = _rows(few, np.arange(min(max(number, 2), FEW)) % number)
     found: dict[tuple[int, str], tuple[int, Any]] = {}
     parts = [part for part in (data.train, data.test) if not isinstance(part, Lazy)]
     for own in (own for part in parts for own in part if len(own["y"])):
@@ -68,7 +60,7 @@ def _extremes(data: Federated) -> list[Any]:
             ):
                 if (place, name) not in found or value > found[place, name][0]:
                     found[place, name] = value, _rows({"x": own["x"], "y": own["y"]}, np.array([row]))
-    return [sample for _, sample in found.values()]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), few, *(sample for _, sample in found.values()))
 
 
 def _rows(samples: Any, rows: np.ndarray) -> Any:
@@ -209,16 +201,12 @@ def confirmed(
         problem = again()
         found, difference = difference, opinion(problem=problem, compiled=False)
         if not difference:
-            _warn_of_callback(module, found)
+            rule = f"compiled by torchax, it is another function than in PyTorch: {found}"
+            does = 'fedpd runs it in PyTorch, which is right and slower: give backend="callback" if you want this'
+            remedy = "To compile it, avoid torch.no_grad(), .data, hooks and autograd functions of your own"
+            warn(f"module = {type(module).__name__!r}: {rule}. {does}. {remedy}.")
     if difference:
         rule = f"fedpd would train another function than PyTorch: {difference}"
         remedy = "Remove hooks of parameters, torch.no_grad(), .data and autograd functions of your own"
         refuse("module", type(module).__name__, rule, f"{remedy}, or give check=False to train that function")
     return problem
-
-
-def _warn_of_callback(module: Any, difference: str) -> None:
-    rule = f"compiled by torchax, it is another function than in PyTorch: {difference}"
-    does = 'fedpd runs it in PyTorch, which is right and slower: give backend="callback" if you want this'
-    remedy = "To compile it, avoid torch.no_grad(), .data, hooks and autograd functions of your own"
-    warn(f"module = {type(module).__name__!r}: {rule}. {does}. {remedy}.")

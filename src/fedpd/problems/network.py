@@ -1,6 +1,5 @@
 """Classification with a module of PyTorch, flax, equinox or haiku: the model is the module's trained parameters."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -117,27 +116,26 @@ def network(
             plain=plain_losses(function, lambda scores, batch: own(scores, batch["y"])),
         )
 
-    def compared(problem: Problem, again: Callable[[], Problem] | None) -> Problem:
-        batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
-        if precision == "bfloat16":
-            confirmed(module, build(backend, "float32"), batch, loss, backend=backend, again=None)
-            return problem
-        return confirmed(module, problem, batch, loss, backend=backend, again=again)
-
-    chosen = [backend]
+    chosen: str = backend
 
     def again() -> Problem:
-        chosen[0] = "callback"
-        return build("callback", precision)
+        nonlocal chosen
+        chosen = "callback"
+        return build(chosen, precision)
 
     with explained_indices(module):
         problem = build(backend, precision)
         if check and is_torch(library):
-            problem = compared(problem, again if backend == "jax" else None)
+            batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
+            if precision == "bfloat16":
+                confirmed(module, build(backend, "float32"), batch, loss, backend=backend, again=None)
+            else:
+                fallback = again if backend == "jax" else None
+                problem = confirmed(module, problem, batch, loss, backend=backend, again=fallback)
     if augment is None:
         return problem
     check_augment(augment, data)  # the library, with which the problem was compared, does not know of it
-    return build(chosen[0], precision, augment, False)
+    return build(chosen, precision, augment, False)
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:

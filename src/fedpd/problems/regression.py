@@ -81,7 +81,12 @@ def regression(
     if callable(loss):
         _check_parts(loss, wanted)
     if callable(loss) and has_missing(data):
-        _check_by_component(loss, wanted)
+        example = jax.ShapeDtypeStruct((3, *wanted), np.float32)
+        parts = jax.eval_shape(loss, example, example).shape
+        if parts != (3, *wanted):  # it mixes the components of a sample, so none can be left out
+            rule = f"must be {(3, *wanted)}, one loss per component, because some targets are missing"
+            remedy = "Do not sum over components, or fill the missing targets"
+            refuse("shape of the loss of 3 samples", parts, rule, remedy)
 
     def task(found: Shape | None) -> Task:
         squeeze = found == (*wanted, 1)
@@ -109,15 +114,6 @@ def _check_parts(loss: Values, shape: tuple[int, ...]) -> None:
     except Exception:  # from_losses says what is wrong with the function
         return
     check_parts("loss", shapes)
-
-
-def _check_by_component(loss: Values, shape: tuple[int, ...]) -> None:
-    """Refuse a loss that mixes the components of a sample, because then none can be left out."""
-    example = jax.ShapeDtypeStruct((3, *shape), np.float32)
-    found = jax.eval_shape(loss, example, example).shape
-    if found != (3, *shape):
-        rule = f"must be {(3, *shape)}, one loss per component, because some targets are missing"
-        refuse("shape of the loss of 3 samples", found, rule, "Do not sum over components, or fill the missing targets")
 
 
 def _squared(outputs: Array, targets: Array) -> Array:

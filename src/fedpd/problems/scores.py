@@ -1,4 +1,7 @@
-"""Metrics of classification and survival that are no means over samples, for the argument `metrics` of a problem.
+"""How outputs become classes, and metrics of classification and survival that are no means over samples.
+
+The rule for classes is the same for simulations and for clients, in JAX, NumPy and PyTorch. The metrics are for the
+argument `metrics` of a problem:
 
     problems.classification(apply, data, start, metrics={"auc": problems.auc(), "f1": problems.f1(over="agents")})
 
@@ -6,7 +9,7 @@ Each is the metric of the test samples of all agents together, or the mean of th
 """
 
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,46 @@ from fedpd.base.checks import FedpdError, choice, count, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Array, Metric
 from fedpd.core.problem import Over
-from fedpd.problems.predictions import has_one_output
+
+Shape = tuple[int, ...]
+
+
+def is_right(outputs: Any, targets: Any) -> Any:
+    """Return whether outputs predict the targets, in the shape of the targets.
+
+    One output per sample is the logit of the second of two classes: a positive one predicts it. Its targets are 0 and
+    1, or -1 and 1. Of several outputs, the largest one predicts its class.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Examples:
+        >>> from fedpd.problems.scores import is_right
+        >>> import numpy as np
+        >>> is_right(np.array([[-2.0], [3.0]]), np.array([1, 1])).tolist()
+        [False, True]
+        >>> is_right(np.array([[0.1, 0.9], [0.8, 0.3]]), np.array([1, 1])).tolist()
+        [True, False]
+    """
+    if has_one_output(outputs.shape, targets.shape):
+        return (outputs.reshape(targets.shape) > 0) == (targets > 0)
+    axis = class_axis(outputs.shape, targets.shape)
+    if axis is None:
+        raise ValueError(f"outputs {tuple(outputs.shape)} are not scores of the classes of {tuple(targets.shape)}")
+    return outputs.argmax(axis) == targets
+
+
+def has_one_output(outputs: Shape, targets: Shape) -> bool:
+    """Return whether there is one output per sample, and one target."""
+    single = [tuple(outputs[1:]) in ((), (1,)), tuple(targets[1:]) in ((), (1,))]
+    return all(single) and outputs[:1] == targets[:1]
+
+
+def class_axis(outputs: Shape, targets: Shape) -> int | None:
+    """Return the axis of the outputs that has one score per class; None: there is none."""
+    if tuple(targets) == (*outputs[:1], *outputs[2:]):
+        return 1
+    return -1 if tuple(targets) == tuple(outputs[:-1]) else None
 
 
 @explained

@@ -1,6 +1,7 @@
 """Softmax regression: logistic regression for any number of classes, on federated data."""
 
 from dataclasses import replace
+from operator import itemgetter
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +9,12 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
-from fedpd.data.federated import Federated, Samples
+from fedpd.data.federated import Federated
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import classification
-from fedpd.problems.gram import largest_gram
+from fedpd.problems.logistic import largest_gram
 
 
 @explained
@@ -57,11 +58,8 @@ def softmax_regression(data: Federated, *, l2: float = 0.0, weights: Weights = N
     if isinstance(data.train, Lazy):
         return problem
     train, divisor = data.train, 255 if kind == np.uint8 else 1
-    features = train.map(_features) if isinstance(train, Ragged) else [_features(samples) for samples in train]
+    x = itemgetter("x")
+    features = train.map(x) if isinstance(train, Ragged) else list(map(x, train))
     # The Hessian of the cross entropy in the scores is at most 1/2.
     largest = largest_gram(features, problem.scale, divisor, constant=1) / 2
     return replace(problem, answer=Answer(smoothness=largest + l2 * float(problem.scale.max())))
-
-
-def _features(samples: Samples) -> np.ndarray:
-    return samples["x"]

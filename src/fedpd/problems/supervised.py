@@ -14,18 +14,18 @@ import numpy as np
 import optax
 
 from fedpd.base.arrays import seal
-from fedpd.base.checks import FedpdError, at_least, choice, refuse
+from fedpd.base.checks import at_least, choice, refuse
 from fedpd.base.precision import is_double, scope
 from fedpd.base.process import use_cores
 from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Key, Problem, Tree
 from fedpd.core.agents import block_for
 from fedpd.core.problem import Judge
-from fedpd.data.federated import ByAgent, Federated, Samples
+from fedpd.data.federated import Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
-from fedpd.problems.classification import Apply, hold_frozen, pixels_scaled
+from fedpd.problems.classification import Apply, check_all_train, hold_frozen, pixels_scaled
 from fedpd.problems.evaluation import Metrics, Values, central_samples, check_metrics, hold_tests, named_metrics
 from fedpd.problems.modules import (
     Function,
@@ -104,8 +104,13 @@ def supervised(
         (2, ['farthest'])
     """
     values = in_jax(loss)
-    if values is not loss:
-        _check_ignored(loss, data)
+    ignored = None if values is loss else getattr(loss, "ignore_index", None)
+    if ignored is not None and any((y == ignored).any() for y in targets_in_memory(data)):
+        rule = (
+            f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"  # PyTorch divides by others
+        )
+        remedy = "Use problems.next_token, or a loss of your own in JAX that divides by the number of the others"
+        refuse("loss", type(loss).__name__, rule, remedy)
     task = Task(values if values is loss else partial(mean_over_known, values), correct, metrics)
     return supervise(
         model,
@@ -150,22 +155,35 @@ def supervise(
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
     choice("backend", backend, ("jax", "callback"))
-    empty = np.flatnonzero(data.sizes == 0)
-    if empty.size:
-        name = str(data.names[empty[0]])
-        raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
-    if start is not None:
+    check_all_train(data)
+    if start is None:
+        problem, own, function = _of_module(model, data, task, seed, l2, weights, backend, check)
+    else:
         function = _given(model, start, backend)
         own = task(_outputs_shape(function, data))
-        return _with_augment(augment, function, data, own, l2, weights, _build(function, data, own, l2, weights, check))
+        problem = _build(function, data, own, l2, weights, check)
+    if augment is None:
+        return problem
+    check_augment(augment, data)  # the library, with which the problem was compared, does not know of it
+    changed = function._replace(random=augmented(function.apply, function.random, augment))
+    return _build(changed, data, own, l2, weights, check=False)
+
+
+def _of_module(
+    model: Any,
+    data: Federated,
+    task: Callable[[Shape | None], Task],
+    seed: int,
+    l2: float,
+    weights: Weights,
+    backend: str,
+    check: bool,
+) -> tuple[Problem, Task, Function]:
+    """Return the problem of a module, its task, and the module as a function."""
     if name_of_library(model) is None:
         rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class, if no start is given"
-        refuse(
-            "model",
-            getattr(model, "__name__", type(model).__name__),
-            rule,
-            "Give start=, the parameters of your function",
-        )
+        called = getattr(model, "__name__", type(model).__name__)
+        refuse("model", called, rule, "Give start=, the parameters of your function")
     use_cores()  # before JAX computes anything
     library, few = library_of(model), example_samples(data)
 
@@ -181,38 +199,19 @@ def supervise(
     with explained_indices(model):
         problem, own, function = build(backend)
     if not check or not is_torch(library):
-        return _with_augment(augment, function, data, own, l2, weights, problem)
+        return problem, own, function
     batch = _prepared(data.classes, has_missing(data), few)
 
     def loss(scores: Array, y: Array) -> Array:
         return own.loss(_squeezed(own.squeeze, scores), targets_of(batch | {"y": y}))
 
-    functions = [function]
-
     def again() -> Problem:
+        nonlocal function
         called_back, _, function = build("callback")
-        functions.append(function)
         return called_back
 
     problem = confirmed(model, problem, batch, loss, backend=backend, again=again if backend == "jax" else None)
-    return _with_augment(augment, functions[-1], data, own, l2, weights, problem)
-
-
-def _with_augment(
-    augment: Augment | None,
-    function: Function,
-    data: Federated,
-    task: Task,
-    l2: float,
-    weights: Weights,
-    problem: Problem,
-) -> Problem:
-    """Return a problem that was checked, or the same one with augmented training batches."""
-    if augment is None:
-        return problem
-    check_augment(augment, data)
-    changed = function._replace(random=augmented(function.apply, function.random, augment))
-    return _build(changed, data, task, l2, weights, check=False)
+    return problem, own, function
 
 
 def _given(model: Any, start: Tree, backend: str) -> Function:
@@ -230,7 +229,8 @@ def _given(model: Any, start: Tree, backend: str) -> Function:
 def _build(function: Function, data: Federated, task: Task, l2: float, weights: Weights, check: bool) -> Problem:
     """Return the problem of a task."""
     holes = has_missing(data)
-    train, tests = (_prepared_part(part, data.classes, holes) for part in (data.train, data.test))
+    prepare, parts = partial(_prepared, data.classes, holes), (data.train, data.test)
+    train, tests = (list(map(prepare, part)) if isinstance(part, list) else part.map(prepare) for part in parts)
 
     # What the functions below use identifies the problem in another process, so they use nothing else.
     apply, random, loss, correct, squeeze = function.apply, function.random, task.loss, task.correct, task.squeeze
@@ -280,15 +280,6 @@ def _squeezed(squeeze: bool, outputs: Array) -> Array:
     return jnp.squeeze(outputs, axis=-1) if squeeze else outputs
 
 
-def _check_ignored(loss: Any, data: Federated) -> None:
-    """Refuse targets that a loss of PyTorch leaves out: its mean is over the others, and fedpd's over all."""
-    ignored = getattr(loss, "ignore_index", None)
-    if ignored is not None and any((y == ignored).any() for y in targets_in_memory(data)):
-        rule = f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"
-        remedy = "Use problems.next_token, or a loss of your own in JAX that divides by the number of the others"
-        refuse("loss", type(loss).__name__, rule, remedy)
-
-
 def _example(data: Federated) -> Samples:
     """Return the first training samples of an agent, or for ragged and lazy data zeros of their shape."""
     if isinstance(data.train, list):
@@ -331,12 +322,6 @@ def samples_in_memory(data: Federated) -> list[Samples]:
         if not isinstance(part, Lazy):
             found += part if isinstance(part, list) else [cast(Samples, part.rows)]
     return found
-
-
-def _prepared_part(part: ByAgent, classes: np.ndarray, holes: bool) -> Any:
-    """Return the samples of all agents as the problem holds them, in the form they have."""
-    prepare = partial(_prepared, classes, holes)
-    return [prepare(samples) for samples in part] if isinstance(part, list) else part.map(prepare)
 
 
 def _central(classes: np.ndarray, names: Sequence[str] | None, holes: bool, samples: Any) -> dict[str, np.ndarray]:

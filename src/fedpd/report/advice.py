@@ -18,41 +18,33 @@ from fedpd.search.advise import Advice, Setting, makes_progress
 from fedpd.search.tuned import Tuned
 from fedpd.search.views import SETTINGS, amount_text, goal_text, number_text
 from fedpd.search.views import sensitivity_figure as sensitivity_figure
-from fedpd.theory import Hessians
 
 LARGE_FEATURE = 30.0  # a root mean square of a feature above this is large
 SPREAD = 100.0  # so is a larger ratio between two features
-LARGEST_SCALED = 1e12  # beyond this, the scaled Hessian is singular too, and scaling mends nothing
+MOST_SCALED = 1e12  # beyond this, the scaled Hessian is singular too, and scaling mends nothing
 ILL = 1e4  # a condition number above this is large
 
 
 def constants_table(advice: Advice) -> Table:
     """Return a table of the measured constants of the problem, and how each was measured."""
-    smoothness, similarity = advice.smoothness, advice.similarity
+    smoothness, similarity, hessians = advice.smoothness, advice.similarity, advice.hessians
     bound = "for all x" if np.isfinite(advice.delta) else "no bound for all x is known: skipping is not guaranteed"
-    rows = [
-        ("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}"),
-        ("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}"),
-        ("delta, bound", f"{advice.delta:.4g}", bound),
-        *_hessian_rows(advice.hessians),
-        ("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}"),
-    ]
-    headings = ("constant", "value", "meaning")
-    return text_table("The problem", headings, rows, right=("value",), fold=headings)
-
-
-def _hessian_rows(hessians: Hessians) -> list[tuple[str, str, str]]:
-    """Return the rows of the Hessians H_i and of their mean H."""
     where = "at the start" if hessians.points == 1 else "at the start and where a trial ended"
     at_least, at_most = ("", "") if hessians.exact else ("at least ", "at most ")
     meaning = f"largest |eigenvalue| of the mean Hessian H, {hessians.largest:.4g}, over the smallest; {where}"
     if hessians.least < 0:
         meaning += f"; the least eigenvalue is {at_most}{hessians.least:.4g}"
     condition = "unknown" if hessians.condition is None else f"{at_least}{hessians.condition:.4g}"
-    return [
+    rows = [
+        ("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}"),
+        ("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}"),
+        ("delta, bound", f"{advice.delta:.4g}", bound),
         ("max ||H_i - H||", f"{at_least}{hessians.dissimilarity:.4g}", f"how much the Hessians differ; {where}"),
         ("condition number", condition, meaning),
+        ("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}"),
     ]
+    headings = ("constant", "value", "meaning")
+    return text_table("The problem", headings, rows, right=("value",), fold=headings)
 
 
 def settings_table(advice: Advice) -> Table:
@@ -79,7 +71,7 @@ COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
 
 def advice_notes(advice: Advice) -> list[str]:
     """Return the notes on the settings, as sentences."""
-    notes = [*_comparison(advice), *advice.hints, *(_scaling(advice.hessians) or _feature_scaling(advice.features))]
+    notes = [*_comparison(advice), *advice.hints, *_scaling(advice)]
     notes += [
         "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude."
         + (" The recommended setting is a heuristic that fedpd tried on this problem." if advice.recommended else ""),
@@ -142,19 +134,14 @@ def _none_found(advice: Advice) -> str:
     )
 
 
-def _scaling(hessians: Hessians) -> list[str]:
-    """Return a note if the features are badly scaled: the condition number is large, and scaling would mend it."""
-    condition, scaled = hessians.condition, hessians.scaled
-    if condition is None or scaled is None or condition <= ILL or not scaled <= min(condition / 10, LARGEST_SCALED):
-        return []
-    return [
-        f"Scale the features: data.standardise. The condition number is {condition:.2g}, and {scaled:.2g} if every "
-        "parameter is scaled so that the mean Hessian has ones on its diagonal."
-    ]
-
-
-def _feature_scaling(features: tuple[float, float] | None) -> list[str]:
-    """Return a note if features have very different or very large sizes."""
+def _scaling(advice: Advice) -> list[str]:
+    """Return a note if scaling mends a large condition number, or if features have very different or large sizes."""
+    condition, scaled, features = advice.hessians.condition, advice.hessians.scaled, advice.features
+    if condition is not None and scaled is not None and condition > ILL and scaled <= min(condition / 10, MOST_SCALED):
+        return [
+            f"Scale the features: data.standardise. The condition number is {condition:.2g}, and {scaled:.2g} if every "
+            "parameter is scaled so that the mean Hessian has ones on its diagonal."
+        ]
     if features is None or (features[1] <= LARGE_FEATURE and features[1] <= SPREAD * features[0]):
         return []
     return [
@@ -243,7 +230,12 @@ def scaled_setting(label: str) -> Path:
         (('eta',), ('oracle', 'step'))
     """
     once, twice = (dict(_numbers(variants()[label].rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
-    return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
+    scaled = [
+        path
+        for path, one in once.items()
+        if (two := twice.get(path, one)) != one and (math.isclose(two, 2 * one) or math.isclose(two, one / 2))
+    ]
+    return min(scaled, key=len)
 
 
 def step_text(label: str, table: Mapping[str, Any]) -> str:
@@ -262,7 +254,3 @@ def _numbers(spec: Spec, path: Path = ()) -> Iterator[tuple[Path, float]]:
             yield from _numbers(value, (*path, key))
         elif type(value) in (int, float):
             yield (*path, key), value
-
-
-def _is_scaled(once: float, twice: float) -> bool:
-    return once != twice and (math.isclose(twice, 2 * once) or math.isclose(twice, once / 2))

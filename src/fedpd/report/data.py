@@ -10,12 +10,12 @@ from rich.table import Table
 from fedpd import data
 from fedpd.base.checks import FedpdError
 from fedpd.base.typed import explained
-from fedpd.data.csv import table_format as csv_format
 from fedpd.data.federated import Federated
 from fedpd.data.parquet import table_format as parquet_format
 from fedpd.data.regroup import take
 from fedpd.data.summary import Spread, describe
 from fedpd.data.tables import Features, Format, column_names
+from fedpd.data.tables import table_format as csv_format
 from fedpd.problems.classification import classification
 from fedpd.theory import heterogeneity
 

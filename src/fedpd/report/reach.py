@@ -83,39 +83,28 @@ def _worst_best(entry: Entry, quantity: str) -> tuple[float, float, bool]:
 def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) -> list[float]:
     """Return round numbers from the start to the best value of all methods, the easiest first, and `also`."""
     more = _better(quantity) == "more"
-    firsts = [measured_values(run, quantity)[:1] for entry in entries for run in entry.runs]
-    starts = np.concatenate(firsts)
-    bests = np.array([_worst_best(entry, quantity)[0] for entry in entries])
-    starts, bests = starts[np.isfinite(starts)], bests[np.isfinite(bests)]
-    low, high = _ends(starts, bests, more)
-    numbers = _equal_steps(low, high) if more or low <= 0 or high <= 10 * low else _decades(low, high)
-    chosen = set(numbers) | ({also} if also is not None else set())
+    starts = [measured_values(run, quantity)[:1] for entry in entries for run in entry.runs]
+    values = np.concatenate([*starts, [_worst_best(entry, quantity)[0] for entry in entries]])
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    if not more and high > 0 and low >= 0:
+        low = max(low, 1e-30)  # smaller values are rounding errors of float64
+    if more or low <= 0 or high <= 10 * low:
+        numbers = _equal_steps(low, high)
+    else:  # 1, 2 and 5 times the powers of ten
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    chosen = {number for number in numbers if low <= number <= high} | ({also} if also is not None else set())
     return sorted(chosen, reverse=not more) or [high]
 
 
-def _ends(starts: np.ndarray, bests: np.ndarray, more: bool) -> tuple[float, float]:
-    everything = np.concatenate([starts, bests]) if len(starts) + len(bests) else np.zeros(1)
-    low, high = float(everything.min()), float(everything.max())
-    if not more and high > 0:
-        low = max(low, 1e-30) if low >= 0 else low  # smaller values are rounding errors of float64
-    return low, high
-
-
-def _decades(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten from `low` to `high`."""
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
-    return [number for number in numbers if low <= number <= high]
-
-
 def _equal_steps(low: float, high: float) -> list[float]:
-    """Return up to 100 multiples of a round step from `low` to `high`."""
+    """Return up to 100 multiples of a round step from about `low` to about `high`."""
     spread = (high - low) or abs(high) or 1.0
     power = int(np.floor(np.log10(spread / 100)))
     step = next(size for size in (float(f"{digit}e{power}") for digit in (1, 2, 5, 10)) if size >= spread / 100)
     first = int(np.ceil(low / step - 1e-9))
-    numbers = [float(f"{step * (first + i):.12g}") for i in range(int((high - low) / step) + 1)]
-    return [number for number in numbers if low <= number <= high]
+    return [float(f"{step * (first + i):.12g}") for i in range(int((high - low) / step) + 1)]
 
 
 def starts_at_best(entries: Sequence[Entry], quantity: str) -> bool:
@@ -126,19 +115,17 @@ def starts_at_best(entries: Sequence[Entry], quantity: str) -> bool:
 def departures(entries: Sequence[Entry], quantity: str) -> str:
     """Return the finding of a quantity that no run improved: how far the methods moved away from their start."""
     name, more = column_of(quantity).symbol or quantity, _better(quantity) == "more"
-    far = [
-        (max(_departure(measured_values(run, quantity), more) for run in entry.runs), entry.label) for entry in entries
-    ]
+
+    def distance(values: np.ndarray) -> float:
+        worse = (values[:1] - values if more else values - values[:1])[np.isfinite(values)]
+        return float(worse.max()) if len(worse) else 0.0
+
+    far = [(max(distance(measured_values(run, quantity)) for run in one.runs), one.label) for one in entries]
     stayed, (most, label) = sum(distance == 0 for distance, _ in far), max(far)
     if most == 0:
         return f"{name}: no method moves away from the value at the start."
     kept = f"{stayed} of {len(entries)} methods keep the value of the start; " if stayed else ""
     return f"{name}: {kept}{label} moves away from it the most, by {target_text(quantity, most)}."
-
-
-def _departure(values: np.ndarray, more: bool) -> float:
-    worse = (values[:1] - values if more else values - values[:1])[np.isfinite(values)]
-    return float(worse.max()) if len(worse) else 0.0
 
 
 def usual_target(entries: Sequence[Entry], quantity: str, offered: Sequence[float]) -> float:

@@ -39,8 +39,7 @@ from fedpd.engine.views.entries import (
 )
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
-from fedpd.report.page_data import is_drawable, page_data, thinned
-from fedpd.report.pages import experiment_targets, package_text, plotly_script
+from fedpd.report.pages import experiment_targets, is_drawable, package_text, page_data, plotly_script, thinned
 
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of Unicode's braille patterns
 
@@ -314,18 +313,13 @@ def _clients(record: Record, replies: Mapping[str, int]) -> dict[str, Any]:
     """Return the clients of a federation and what the server has counted."""
     history = record.entries[0].runs[0].history
     done = max(replies.values())  # a communication has at least one reply
-    clients = [
-        {"name": name, "reply": number, "present": number == done, "measured": _measured(record, name)}
-        for name, number in replies.items()
-    ]
+    clients = []
+    for name, number in replies.items():
+        own = record.by_client.get(name, {})  # what it measured on its own data at the newest evaluation
+        measured = ", ".join(f"{column_of(key).words} {value_text(column_of(key), one)}" for key, one in own.items())
+        clients.append({"name": name, "reply": number, "present": number == done, "measured": measured})
     events = {column.name: int(history[column.name][-1]) for column in FEDERATED if column.kind == "event"}
     return {"clients": clients, "events": events, "communications": done}
-
-
-def _measured(record: Record, client: str) -> str:
-    """Return what a client measured on its own data at the newest evaluation."""
-    own = record.by_client.get(client, {})
-    return ", ".join(f"{column_of(name).words} {value_text(column_of(name), value)}" for name, value in own.items())
 
 
 async def _changes(find: FindState, every: float) -> AsyncIterator[str]:

@@ -26,8 +26,7 @@ from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.recorded import entries_of
 from fedpd.experiments.runner import Result
 from fedpd.report.advice import step_text
-from fedpd.reproduce.session import GREY, SIZE, Findings, Session, run_file
-from fedpd.reproduce.verdict import Check, outcome
+from fedpd.reproduce.session import GREY, SIZE, Check, Findings, Session, outcome, run_file
 from fedpd.search.advise import advise
 from fedpd.search.sweep import first_below
 from fedpd.search.tune import tune
@@ -136,8 +135,7 @@ def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
     shown = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "SCAFFOLD")
     found = []
     for label in shown:
-        table = {key: value for key, value in tuned[label]["table"].items() if key != "label"}
-        run = simulate(build_algorithm(table, ROUNDS), problem, rounds=ROUNDS, progress=False)
+        run = simulate(build_algorithm(tuned[label]["table"], ROUNDS), problem, rounds=ROUNDS, progress=False)
         found.append(Result(f"{label}, best step", (run,)))
     return found
 

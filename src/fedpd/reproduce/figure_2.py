@@ -23,8 +23,21 @@ from fedpd.engine.run import Run
 from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, set_heading
 from fedpd.engine.views.entries import MAIN, Entry
 from fedpd.experiments.runner import Result
-from fedpd.reproduce.session import GREY, PRINTED, SIZE, Findings, Session, run_file, runs_figure
-from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, ratio, worst_ratio
+from fedpd.reproduce.session import (
+    FACTOR,
+    GREY,
+    PRINTED,
+    SIZE,
+    Check,
+    Findings,
+    Session,
+    numbers,
+    outcome,
+    ratio,
+    run_file,
+    runs_figure,
+    worst_ratio,
+)
 from fedpd.search.sweep import first_below
 
 SCALE = (
@@ -100,15 +113,12 @@ def _panel(session: Session, name: str) -> tuple[Findings, dict[str, Result]]:
     curves = published(name)
     checks = [check_curve(label, curve, results) for label, curve in curves.items()]
     shown = [results[label] for label in curves]
-    return Findings(checks, SCALE, curves_figure(curves, shown, _title(curves, results)), shown=shown), results
-
-
-def _title(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> str:
     worst = max(measure(results[label], curve.at).factor(curve.values) for label, curve in curves.items())
-    return (
+    title = (
         f"Every published value (dots) is within a factor of {worst:.2g} of the measured curves (lines, three seeds), "
         "with settings that the text does not state"
     )
+    return Findings(checks, SCALE, curves_figure(curves, shown, title), shown=shown), results
 
 
 def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Check:
@@ -160,7 +170,10 @@ def weak_panel(session: Session) -> Findings:
     """Check the runs of Figure 2(a) as functions of the number of samples."""
     _, results = run_file(session, "fig2a")
     ends, shown = _ends(results), _shown(results)
-    samples = {label: _samples(result) for label, result in shown.items()}
+    samples = {
+        label: float(np.median([first_below(run, TARGET, "samples") for run in result.runs]))
+        for label, result in shown.items()
+    }
     order = sorted((number, label) for label, number in samples.items() if math.isfinite(number))
     words = ", ".join(f"{label} {number:.2g}" for number, label in order)
     first, second = ([label for _, label in order] + ["no method"] * 2)[:2]
@@ -215,10 +228,6 @@ def _ends(results: Mapping[str, Result]) -> dict[str, float]:
         label: float(np.median([run.history["stationarity"][-1] for run in result.runs]))
         for label, result in _shown(results).items()
     }
-
-
-def _samples(result: Result) -> float:
-    return float(np.median([first_below(run, TARGET, "samples") for run in result.runs]))
 
 
 def _similar(what: str, ends: Mapping[str, float], one: str, other: str, figure: str | None = None) -> Check:

@@ -13,9 +13,8 @@ import numpy as np
 
 from fedpd.base.precision import scope
 from fedpd.problems.hard_instance import PSI_1, theta
-from fedpd.report.theory import skip_probability_figure
-from fedpd.reproduce.session import Findings, Session, lines_figure
-from fedpd.reproduce.verdict import Check, numbers, outcome
+from fedpd.report.figures import skip_probability_figure
+from fedpd.reproduce.session import Check, Findings, Session, lines_figure, numbers, outcome
 from fedpd.theory import communication_factor, max_eta, printed, rates
 
 L = 1.0

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpd.experiments.runner import Result
-from fedpd.reproduce.session import PRINTED, Findings, Session, run_file, runs_figure
-from fedpd.reproduce.verdict import Check, Outcome, outcome
+from fedpd.reproduce.session import PRINTED, Check, Findings, Outcome, Session, outcome, run_file, runs_figure
 
 WRITERS, CHARACTERS, AGENTS = 30, 100, 90
 MARGIN = 0.02  # accuracies with at most this difference count as equal
@@ -54,17 +53,8 @@ def figure_3b(session: Session) -> Findings:
     return Findings(checks, scale, runs_figure(shown, title, "test_accuracy"), shown=shown)
 
 
-def figure_4(session: Session) -> Findings:
-    """Compare training accuracies."""
-    return _stochastic(session, "train_accuracy", ".92, .96, .96, .95 and .93")
-
-
-def figure_5(session: Session) -> Findings:
-    """Compare test accuracies."""
-    return _stochastic(session, "test_accuracy", ".86, .87, .89, .87 and .87")
-
-
-def _stochastic(session: Session, measure: str, ends: str) -> Findings:
+def stochastic(session: Session, measure: str, ends: str) -> Findings:
+    """Compare training or test accuracies of stochastic solvers; `ends` are the published ones."""
     results, scale = _run(session, "fig4", 40)
     end = {label: _last(result, measure) for label, result in results.items()}
     few = _last(results["FedPD-SGD p=0.75"], "communications")
@@ -99,20 +89,17 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
 
 def _run(session: Session, name: str, rounds: int) -> tuple[dict[str, Result], str]:
     """Run the figure's methods, and return the results and a sentence that names the data."""
-    problem = _generated() if session.data is None else _given(session.data)
-    experiment, results = run_file(session, name, {"problem": problem, "rounds": rounds})
+    experiment, results = run_file(session, name, {"problem": _problem(session.data), "rounds": rounds})
     built = experiment.problem
     size = f"{built.agents} agents, {built.samples:,} samples, {built.dimension:,} parameters, {rounds} rounds"
     return results, f"{_title(session)}: {size}" + ("" if session.data else f". {GET}")
 
 
-def _generated() -> str:
-    data = f'{{ name = "characters", writers = {WRITERS}, samples = {CHARACTERS} }}'
-    return f'name = "network"\nmodel = {{ name = "MLP", classes = 62, hidden = [64] }}\ndata = {data}'
-
-
-def _given(path: Path) -> str:
-    """Return the problem's table for the user's data; paths are literal strings of TOML."""
+def _problem(path: Path | None) -> str:
+    """Return the problem's table, for the user's data if a path is given; paths are literal strings of TOML."""
+    if path is None:
+        data = f'{{ name = "characters", writers = {WRITERS}, samples = {CHARACTERS} }}'
+        return f'name = "network"\nmodel = {{ name = "MLP", classes = 62, hidden = [64] }}\ndata = {data}'
     if path.suffix == ".parquet":
         columns = 'client = "writer", features = "image", label = "label", split = "split"'
         data = f"{{ name = \"parquet\", path = '{path}', {columns}, classes = 62 }}"

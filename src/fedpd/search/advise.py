@@ -203,8 +203,11 @@ def advise(
         untuned, ends = _tried(table, run, epsilon), run
         tried.append(run)
     _check_bounded(problem, gap, tried)
-    if _may_be_too_long(first, smoothness):
-        known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
+    # If L is exact, eta = 1/L is not too long for slow progress, but may be for a non-convex f, which it then leaves.
+    rose = first.ended is None or not first.ended < 1
+    if not makes_progress(first) and (rose or not smoothness.exact):
+        found = [run.model for run in tried if run.diverged is None]
+        known = [model for model in found if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model))]
         show = progress_of("measuring L where the trials went")
         smoothness = theory.smoothness_constants(problem, points=[problem.start, *known], progress=show)
         show = progress_of("trying a smaller eta")
@@ -244,22 +247,9 @@ def feature_sizes(problem: Problem) -> tuple[float, float] | None:
     return (float(sizes.min()), float(sizes.max())) if sizes.size else None
 
 
-def _is_finite(model: Any) -> bool:
-    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model))
-
-
 def makes_progress(setting: Setting) -> bool:
     """Return whether a trial reached epsilon or came closer; not if it diverged, stalled or ended at a maximum."""
     return setting.reached or (setting.ended is not None and setting.ended <= STALLED)
-
-
-def _may_be_too_long(setting: Setting, smoothness: Smoothness) -> bool:
-    """Return whether a trial failed in a way that a smaller eta may mend.
-
-    If L is exact, eta = 1/L is not too long for slow progress, but may be for a non-convex f, which it then leaves.
-    """
-    rose = setting.ended is None or not setting.ended < 1
-    return not makes_progress(setting) and (rose or not smoothness.exact)
 
 
 def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], epsilon: float) -> list[Setting]:
@@ -339,11 +329,10 @@ def _trial(
     table: dict[str, Any], problem: Problem, pilot: int, conditions: RunOptions, progress: Callable[[int, int], None]
 ) -> Run:
     """Return a run of a setting on the problem."""
-    algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
     options: RunOptions = {**conditions, "progress": lambda done, total, _: progress(done, total)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # `Setting.how` says that no theorem covers it
-        return simulate(algorithm, problem, rounds=pilot, **options)
+        return simulate(build_algorithm(table, pilot), problem, rounds=pilot, **options)
 
 
 def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:

@@ -235,17 +235,15 @@ def make_candidates(methods: Sequence[str] | Listed, conditions: Conditions, own
     labels = [one.label for one in found]
     if not found or len(set(labels)) < len(found):
         refuse("methods", labels, "must hold at least one method, and each once", "Leave it out for the usual ones")
-    unknown = [name for name, value in conditions.ranges.items() if not _is_used(name, value, found)]
-    if unknown:
-        known = dict.fromkeys(axis for one in found for axis in one.axes)
-        refuse("ranges", unknown[0], "is not a setting of any method", nearest(unknown[0], [*known, *labels]))
+    for name, value in conditions.ranges.items():
+        if isinstance(value, Mapping):
+            used = any(one.label == name and set(value) <= set(one.axes) for one in found)
+        else:
+            used = any(name in one.axes for one in found)
+        if not used:
+            known = dict.fromkeys(axis for one in found for axis in one.axes)
+            refuse("ranges", name, "is not a setting of any method", nearest(name, [*known, *labels]))
     return found
-
-
-def _is_used(name: str, value: Any, found: Sequence[Candidate]) -> bool:
-    if isinstance(value, Mapping):
-        return any(one.label == name and set(value) <= set(one.axes) for one in found)
-    return any(name in one.axes for one in found)
 
 
 def _from_source(label: str, source: Any, conditions: Conditions, own_work: bool) -> Candidate:
@@ -296,11 +294,10 @@ def _from_function(label: str, function: Builder, conditions: Conditions) -> Can
 
 
 def _from_table(label: str, source: FromTable, conditions: Conditions) -> Candidate:
-    plain = {key: value for key, value in source.table.items() if key != "label"}
-    axes = {".".join(path): _listed(values) for path, values in _lists(plain)}
+    axes = {".".join(path): _listed(values) for path, values in _lists(source.table)}
 
     def build(**point: Any) -> Method:
-        chosen = plain
+        chosen = source.table
         for name, value in point.items():
             chosen = _with_value(chosen, name.split("."), value)
         return build_algorithm(chosen, conditions.rounds, f"[[algorithm]] {label}", source.find)

@@ -98,7 +98,33 @@ class TheoryCheck(NamedTuple):
         Args:
             against: "communications" or "rounds".
         """
-        return _figure(self, choice("against", against, ("communications", "rounds")))
+        from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_heading, set_log_scale
+
+        figure = NotebookFigure(figsize=(6.4, 4.2), layout="constrained")
+        axes, x = figure.subplots(), getattr(self, choice("against", against, ("communications", "rounds")))
+        axes.plot(
+            x, self.measured, **line_style(0), linewidth=1.9, label="measured: mean of ‖∇f‖² over the rounds so far"
+        )
+        if np.isfinite(self.bound).any():
+            exact = any(one.name == "eps_1" and one.text.startswith("not recorded") for one in self.assumptions)
+            label = f"proved: {self.theorem}" + (", for exact local solves" if exact else "")
+            axes.plot(x, self.bound, **line_style(1), linewidth=1.9, label=label)
+        set_log_scale(axes, "y")
+        if self.rounds.size and self.rounds[-1] >= 10:
+            set_log_scale(axes, "x")
+        axes.set_xlabel("communications" if against == "communications" else "T, rounds")
+        axes.set_ylabel("mean of ‖∇f‖² over T rounds")
+        failed = ", ".join(one.name for one in self.assumptions if one.holds is False)
+        heading = {
+            "holds": f"{self.theorem}: the bound holds in every round",
+            "violated": f"{self.theorem}: the run is above the bound",
+            "unknown": f"{self.theorem}: no verdict, because the run did not record what it needs",
+            "not covered": f"No theorem covers this run, because of {failed}",
+        }
+        set_heading(figure, heading[self.verdict], 80)
+        clear_frame(axes)
+        figure.legend(loc="outside lower center", ncols=1, frameon=False)
+        return figure
 
     def save(self, folder: "str | Path", *, overwrite: bool = False) -> "Path":
         """Write the check to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
@@ -215,7 +241,11 @@ def _method(run: Run) -> list[Assumption]:
         other.append("eta")
     if not isinstance(given.get("p", 0.0), int | float):
         other.append("p")
-    changes = ", ".join(f"{name} = {_word(given[name])}" for name in other)
+    words = {
+        name: one.label() if isinstance(one := given[name], Spec) else str(getattr(one, "word", lambda one=one: one)())
+        for name in other
+    }
+    changes = ", ".join(f"{name} = {word}" for name, word in words.items())
     text = "Algorithm 2" if not other else f"Algorithm 2 was changed, and no theorem is about {changes}"
     everyone = kept.get("participation") is None and kept.get("buffer") is None and kept.get("deadline") is None
     whole = kept.get("metrics_agents") is None and not kept.get("average")
@@ -232,10 +262,6 @@ def _method(run: Run) -> list[Assumption]:
             else "not ||grad f||^2 at the server's model (metrics_agents or average)",
         ),
     ]
-
-
-def _word(value: Any) -> str:
-    return value.label() if isinstance(value, Spec) else str(getattr(value, "word", lambda: value)())
 
 
 def _rows(run: Run) -> Assumption:
@@ -419,32 +445,3 @@ def _verdict(
         return "unknown", f"{words}, the bound as far as eps_1 is known. Use {RECORD} and metrics_every=1"
     why = f", so one of these is wrong: {', '.join(doubts)}" if doubts else ", which contradicts the theorem"
     return "violated", f"{words}, the bound{why}"
-
-
-def _figure(found: TheoryCheck, against: str) -> "Figure":
-    """Draw the measured mean and the bound against rounds or communications."""
-    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_heading, set_log_scale
-
-    figure = NotebookFigure(figsize=(6.4, 4.2), layout="constrained")
-    axes, x = figure.subplots(), getattr(found, against)
-    axes.plot(x, found.measured, **line_style(0), linewidth=1.9, label="measured: mean of ‖∇f‖² over the rounds so far")
-    if np.isfinite(found.bound).any():
-        exact = any(one.name == "eps_1" and one.text.startswith("not recorded") for one in found.assumptions)
-        label = f"proved: {found.theorem}" + (", for exact local solves" if exact else "")
-        axes.plot(x, found.bound, **line_style(1), linewidth=1.9, label=label)
-    set_log_scale(axes, "y")
-    if found.rounds.size and found.rounds[-1] >= 10:
-        set_log_scale(axes, "x")
-    axes.set_xlabel("communications" if against == "communications" else "T, rounds")
-    axes.set_ylabel("mean of ‖∇f‖² over T rounds")
-    heading = {
-        "holds": f"{found.theorem}: the bound holds in every round",
-        "violated": f"{found.theorem}: the run is above the bound",
-        "unknown": f"{found.theorem}: no verdict, because the run did not record what it needs",
-        "not covered": "No theorem covers this run, because of "
-        + ", ".join(one.name for one in found.assumptions if one.holds is False),
-    }
-    set_heading(figure, heading[found.verdict], 80)
-    clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=1, frameon=False)
-    return figure

@@ -22,9 +22,9 @@ from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.run import Run, Runs
 from fedpd.engine.views.entries import COSTS, MAIN, Entry, entry_of
 from fedpd.search.candidates import Listed
-from fedpd.search.judge import Criterion
 from fedpd.search.tuned import (
     VALIDATION,
+    Criterion,
     Tuned,
     TuningPlan,
     is_central,
@@ -203,7 +203,9 @@ def compare(
         >>> found.criterion, [one.label for one in found.methods]
         ('stationarity', ['Local GD', 'FedPD'])
     """
-    chosen = usual_criterion(problem) if criterion is None else criterion
+    tests = problem.evaluation
+    usual = "test_accuracy" if tests is not None and tests.correct is not None else MAIN
+    chosen = usual if criterion is None else criterion
     column, record = judged_column(problem, chosen, record, options.get("test"))
     rule = Criterion(column, target_of(chosen, target))
     count("rounds", rounds, "Give the rounds of every run, e.g. 100", bits=31)
@@ -254,12 +256,6 @@ def compare(
     if plan.folder is not None:
         write_result(result, plan.folder, found[0].runs[0].model)
     return result
-
-
-def usual_criterion(problem: Problem) -> str:
-    """Return the criterion of a comparison if none is given."""
-    tests = problem.evaluation
-    return "test_accuracy" if tests is not None and tests.correct is not None else MAIN
 
 
 def usual_targets(rule: Criterion, runs: Sequence[Run]) -> tuple[float, ...]:

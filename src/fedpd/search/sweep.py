@@ -2,13 +2,20 @@
 
 The program is that of `simulate`, vectorised over the points of the grid. It reads the agents' data once for all
 points. Numbers are traced arrays, not constants, so another value needs no compilation.
+
+Points whose methods differ only in numbers run as variants of one program, which takes the stacked methods. Any other
+difference (an oracle, a text, a batch size) needs another program. For another participation or probability of
+stragglers, the same program runs once more, unless another number of agents takes part in a round.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
@@ -17,21 +24,134 @@ from fedpd.base.checks import FedpdError, as_number, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.typed import check_arguments
-from fedpd.base.value import stacked
-from fedpd.core import Method, Problem
+from fedpd.base.value import constant_where_equal, stacked, with_counts
+from fedpd.core import Method, Problem, form_with_absent
 from fedpd.engine.average import Averaged
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
 from fedpd.engine.fit import check_agents, check_variance, fewest_present
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
+from fedpd.engine.participation import check_cohort, participation_rule, straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, Runs, results
 from fedpd.engine.simulate import drive, make_plan
 from fedpd.engine.tracing import check_schedules, explain_running
 from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
+
+Point = dict[str, Any]
+Grid = Mapping[str, Sequence[Any]]
+Build = Callable[..., Method]
+Source = Build | Method
+RUN = ("participation", "cohort", "stragglers")  # options of the run, unless `build` has arguments of these names
+
+MOST_POINTS = 100_000  # fedpd makes the method of every point before it runs anything
+
+
+class Group(NamedTuple):
+    """Points that run at once, as variants of one program."""
+
+    members: list[int]  # the positions of the points in the grid
+    methods: list[Method]  # their methods, which differ in numbers only; those that all of them share are static
+    some: list[Method]  # the forms of these methods for partial participation
+    options: Point  # the participation and the stragglers of these points, if the grid has them
+
+
+def prepare_grid(
+    source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int
+) -> tuple[list[Point], list[Method], list[Group]]:
+    """Return the points of a grid, the method of each, and the groups that run at once, in as few as possible."""
+    _check(grid, static)
+    own = dict(source.spec.settings) if isinstance(source, Method) else inspect.signature(source).parameters
+    run = [name for name in RUN if name in grid and name not in own]
+    for name in run:  # refuse a value that is not valid before anything runs
+        for value in grid[name]:
+            if name == "participation":
+                participation_rule(value, problem.agents, rounds)
+            elif name == "cohort":
+                check_cohort(value, problem.agents)
+            else:
+                straggler_rule(value)
+    places = [dict(zip(grid, place, strict=True)) for place in product(*(range(len(grid[name])) for name in grid))]
+    points = [{name: grid[name][at] for name, at in place.items()} for place in places]
+    settings = [{name: value for name, value in point.items() if name not in run} for point in points]
+    methods = [_method(source, one) for one in settings]
+    opened = [with_counts(method) for method in methods]
+    forms = [with_counts(_form_with_absent(method)) for method in methods]
+
+    def program(i: int) -> Any:
+        constants = tuple((name, places[i][name]) for name in static if name not in run)
+        return constants, jax.tree.structure(opened[i]), jax.tree.structure(forms[i])
+
+    def options(i: int) -> tuple[int, ...]:
+        return tuple(places[i][name] for name in run)
+
+    groups = []
+    for members in _grouped(program, range(len(points))):
+        whole, some = (constant_where_equal([one[i] for i in members]) for one in (opened, forms))
+        at = {i: place for place, i in enumerate(members)}
+        for own in _grouped(options, members):
+            chosen = {name: points[own[0]][name] for name in run}
+            groups.append(Group(own, [whole[at[i]] for i in own], [some[at[i]] for i in own], chosen))
+    return points, methods, groups
+
+
+def _check(grid: Grid, static: Sequence[str]) -> None:
+    remedy = 'Give e.g. {"eta": [0.1, 0.3, 1.0]}'
+    if not isinstance(grid, Mapping):
+        refuse("grid", grid, "must map names to their values", remedy)
+    if not grid:
+        refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
+    for name, values in grid.items():
+        if not isinstance(name, str):
+            refuse("grid", name, f"its names must be texts, not {type(name).__name__}", remedy)
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | range):
+            refuse(f"grid[{name!r}]", values, "must be a list of values", remedy)
+        if not len(values):
+            refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
+    points = math.prod(len(values) for values in grid.values())
+    if points > MOST_POINTS:
+        refuse("grid", points, f"must have at most {MOST_POINTS:,} points", "Give fewer values, or several sweeps")
+    if isinstance(static, str):
+        refuse("static", static, "must be a list of names", f"Give [{static!r}]")
+    for name in static:
+        if name not in grid:
+            refuse("static", name, "is not in the grid", f"Use names of the grid: {', '.join(grid)}")
+
+
+def _method(source: Source, point: Point) -> Method:
+    """Return the method of a point. Making it checks its numbers, and it gives the run its label."""
+    if isinstance(source, Method):
+        return source.changed(point)
+    try:
+        inspect.signature(source).bind(**point)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(source).parameters) or "nothing"
+        rule = f"does not fit the function, whose arguments are {takes} ({error})"
+        refuse("grid", list(point), rule, 'Use the names of its arguments. To vary "oracle.batch", give a method')
+    made = source(**point)
+    if not isinstance(made, Method):
+        refuse(
+            "build", type(made).__name__, "is what the function returned", "Return a method, e.g. algorithms.fedpd(...)"
+        )
+    return made
+
+
+def _form_with_absent(method: Method) -> Method:
+    """Return the form for partial participation; the method itself if it has none, which a run with cohorts refuses."""
+    try:
+        return form_with_absent(method)
+    except FedpdError:
+        return method
+
+
+def _grouped(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers in groups that have the same key."""
+    found: dict[Any, list[int]] = {}
+    for number in numbers:
+        found.setdefault(key(number), []).append(number)
+    yield from found.values()
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +273,9 @@ def sweep(
     with shown(chosen.progress) as bar:
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
             listen = _part_of(bar, f"sweep of {len(points)} points", number * rounds, rounds * len(groups))
-            own = chosen if len(groups) == 1 else _own_folder(chosen, number)
+            own = chosen
+            if chosen.checkpoints is not None and len(groups) > 1:
+                own = replace(chosen, checkpoints=Path(chosen.checkpoints) / f"program-{number:03d}")
             found = _run(plan, [methods[i] for i in group.members for _ in seeds], own, listen, list(grid))
             for at, i in enumerate(group.members):
                 runs[i] = found[at * len(seeds) : (at + 1) * len(seeds)]
@@ -167,12 +289,6 @@ def _part_of(bar: Listener, what: str, before: int, total: int) -> Listener:
         return bar(event._replace(what=what, done=before + event.done, total=total))
 
     return listen
-
-
-def _own_folder(options: RunConfig, number: int) -> RunConfig:
-    """Return the options of one of several programs, with a folder of its own for checkpoints."""
-    folder = options.checkpoints
-    return options if folder is None else replace(options, checkpoints=Path(folder) / f"program-{number:03d}")
 
 
 def first_below(run: Run, target: float, column: str = "communications", criterion: str = "stationarity") -> float:

@@ -24,13 +24,15 @@ from fedpd.engine.participation import Sampling
 from fedpd.engine.run import Run
 from fedpd.engine.views.entries import MAIN
 from fedpd.search.candidates import Candidate, Listed
-from fedpd.search.grid import RUN, Build, Grid
-from fedpd.search.judge import Criterion, Judge, Searched, make_try
-from fedpd.search.sweep import sweep
+from fedpd.search.sweep import RUN, Build, Grid, sweep
 from fedpd.search.tuned import (
+    Criterion,
+    Judge,
+    Searched,
     Tuned,
     TuningPlan,
     judged_column,
+    make_try,
     steps_shown,
     target_of,
     tune_equally,
@@ -120,7 +122,9 @@ def tune(
     options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
     rule = Criterion(judged, target_of(criterion, target))
     work = {"batch": batch, "iterations": iterations, "epochs": epochs}
-    by_rule = grid is not None or scales is not None or (criterion == MAIN and _are_labels(methods))
+    labels = methods is None or isinstance(methods, str)  # of `fedpd methods`, each with a rule for its step sizes
+    labels = labels or (not isinstance(methods, Mapping) and all(one in variants() for one in methods or ()))
+    by_rule = grid is not None or scales is not None or (criterion == MAIN and labels)
     if not by_rule or any(value is not None for value in work.values()):
         if grid is not None or scales is not None:
             refuse(
@@ -154,22 +158,14 @@ def tune(
         return [tuned for method in methods for tuned in _tune(task, method, show)]
 
 
-def _are_labels(methods: Any) -> bool:
-    """Return whether methods are labels of `fedpd methods`, each with a rule of its own for step sizes."""
-    if methods is None or isinstance(methods, str):
-        return True
-    return not isinstance(methods, Mapping) and all(one in variants() for one in methods)
-
-
 def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
     """Return the labels of the methods that work with these participations. Some methods need all agents."""
-    some = any(np.any(as_array(share, "participation") != 1) for share in participation)
-    return [label for label in methods if not (some and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
-
-
-def _needs_everyone(algorithm: Method) -> bool:
-    algorithm = algorithm.partial()
-    return algorithm.needs_everyone or any(one.mixes for one in algorithm.exchanges())
+    if not any(np.any(as_array(share, "participation") != 1) for share in participation):
+        return list(methods)
+    forms = {label: variants()[label].rule(1.0, 2, 1.0).partial() for label in methods}
+    return [
+        label for label, one in forms.items() if not one.needs_everyone and not any(e.mixes for e in one.exchanges())
+    ]
 
 
 def _tune(task: Task, method: str, show: StepFunction) -> list[Tuned]:

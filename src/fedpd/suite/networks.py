@@ -21,7 +21,7 @@ import numpy as np
 from fedpd import data, problems
 from fedpd.core import Array, Problem
 from fedpd.data import Federated
-from fedpd.data.dirichlet import divide
+from fedpd.data.partition import divide
 from fedpd.problems.networks import GRU, MLP, Conv, Dense, max_pool
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")

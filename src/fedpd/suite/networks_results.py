@@ -21,7 +21,7 @@ from rich.table import Table
 
 from fedpd.engine.views.entries import WINDOW
 from fedpd.report.tables import markdown_table, text_table
-from fedpd.search.judge import LAST
+from fedpd.search.tuned import LAST
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
 from fedpd.suite.networks_runner import COSTS, SHARES, TUNING, Outcome

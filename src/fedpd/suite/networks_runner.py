@@ -18,7 +18,7 @@ from fedpd.base.atomic import kept_rows
 from fedpd.base.checks import FedpdError, choice, count
 from fedpd.base.progress import StepFunction
 from fedpd.core import Method
-from fedpd.search.judge import LAST, kept_row
+from fedpd.search.tuned import LAST, kept_row
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import BUDGETS, FEDPD_N, METHODS, REFERENCE, settings
 from fedpd.suite.networks_watch import HELD_OUT, ROWS, Split, curves, split

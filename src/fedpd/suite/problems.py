@@ -20,7 +20,7 @@ from fedpd import data
 from fedpd.base.checks import FedpdError, choice
 from fedpd.core import UNKNOWN, Answer, Array, Problem, Tree
 from fedpd.problems import from_losses, penalized_logistic, quadratic
-from fedpd.problems.gram import gram_eigenvalue
+from fedpd.problems.logistic import gram_eigenvalue
 
 
 class Table(NamedTuple):
@@ -190,7 +190,7 @@ def _agents(table: Table, rows: Rows) -> list[Tree]:
     return [{"x": table.x[own], "y": table.y[own]} for own in rows]
 
 
-def with_largest_curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
+def _curvature(table: Table, rows: Rows, second: float, l2: float) -> Answer:
     """Return L of losses that depend on a sample by x^T a only, with a second derivative in [-second, second]."""
     return Answer(smoothness=second * max(gram_eigenvalue(table.x[own]) / len(own) for own in rows) + l2)
 
@@ -204,7 +204,7 @@ def _linear(
     second: float | None,
 ) -> Problem:
     """Return the problem of a loss of x^T a plus (l2/2) ||x||^2; its L is known if `second` bounds the loss's |''|."""
-    answer = UNKNOWN if second is None else with_largest_curvature(table, rows, second, l2)
+    answer = UNKNOWN if second is None else _curvature(table, rows, second, l2)
     start = np.zeros(table.x.shape[1])
     return from_losses(losses, samples, start, penalty=lambda x: l2 / 2 * (x @ x), answer=answer)
 
@@ -256,7 +256,7 @@ def softmax(table: Table, rows: Rows, l2: float) -> Problem:
         own = jnp.take_along_axis(scores, batch["y"][:, None], axis=1)[:, 0]
         return jax.nn.logsumexp(scores, axis=1) - own
 
-    answer = with_largest_curvature(table, rows, 0.5, l2)
+    answer = _curvature(table, rows, 0.5, l2)
     start = np.zeros((table.x.shape[1], int(table.y.max()) + 1))
     return from_losses(losses, _agents(table, rows), start, penalty=lambda x: l2 / 2 * jnp.sum(x * x), answer=answer)
 
@@ -330,8 +330,7 @@ def small_network(table: Table, rows: Rows, width: int, l2: float) -> Problem:
     def penalty(model: Tree) -> Array:
         return l2 / 2 * sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(model)), jnp.zeros(()))
 
-    data = [{"x": table.x[own], "y": table.y[own]} for own in rows]
-    return from_losses(losses, data, start, penalty=penalty)
+    return from_losses(losses, _agents(table, rows), start, penalty=penalty)
 
 
 class SuiteProblem(NamedTuple):
@@ -355,23 +354,10 @@ def _ridge_diabetes(raw: bool) -> Problem:
     return ridge(table, by_label(table.y, 10), l2=1e-3)
 
 
-def _ridge_by_size() -> Problem:
-    table = generated("regression", 3000, 40)
-    return ridge(table, by_size(3000, 50), l2=1e-4)
-
-
 def _huber_diabetes() -> Problem:
     table = _features("diabetes")
     table = Table(table.x, (table.y - table.y.mean()) / table.y.std())
     return huber(table, at_random(len(table.y), 5), width=0.5, l2=1e-3)
-
-
-def _huber_outliers() -> Problem:
-    return huber(generated("outliers", 2000, 20), by_size(2000, 30), width=1.0, l2=1e-3)
-
-
-def _poisson_counts() -> Problem:
-    return poisson(generated("counts", 2000, 15), by_size(2000, 40, least=5), l2=1e-3)
 
 
 def _poisson_diabetes() -> Problem:
@@ -392,24 +378,15 @@ def _odd_digits() -> Problem:
     return logistic(odd, by_size(len(odd.y), 25, least=10), l2=1e-2)
 
 
-def _logistic_many() -> Problem:
-    return logistic(generated("binary", 4000, 25), at_random(4000, 200), l2=1e-4)
-
-
-def _wine(raw: bool = False) -> Problem:
+def _wine(raw: bool = False, agents: int = 6, l2: float = 1e-2) -> Problem:
     table = with_intercept(bundled("wine")) if raw else _features("wine")
-    return softmax(table, by_label(table.y, 6), l2=1e-2)
+    return softmax(table, by_label(table.y, agents), l2)
 
 
 def _digits(dirichlet: bool) -> Problem:
     table = with_intercept(Table(bundled("digits").x / 16, bundled("digits").y))
     rows = by_dirichlet(table.y, 30, alpha=0.3) if dirichlet else by_label(table.y, 10)
     return softmax(table, rows, l2=1e-3)
-
-
-def _wine_pair() -> Problem:
-    table = _features("wine")
-    return softmax(table, by_label(table.y, 2), l2=1e-3)
 
 
 def _tanh(name: str, agents: int) -> Problem:
@@ -452,10 +429,25 @@ _ALL = (
     SuiteProblem("quadratic-500-agents", partial(quadratic_rotated, 1e2, 500, 10), True, f"{MADE}; own eigenvectors"),
     SuiteProblem("ridge-diabetes", partial(_ridge_diabetes, False), True, "diabetes, scaled; split by target", True),
     SuiteProblem("ridge-diabetes-raw", partial(_ridge_diabetes, True), True, "diabetes, not scaled; by target", True),
-    SuiteProblem("ridge-by-size", _ridge_by_size, True, "generated, correlated features; sizes fall like 1/i"),
+    SuiteProblem(
+        "ridge-by-size",
+        lambda: ridge(generated("regression", 3000, 40), by_size(3000, 50), l2=1e-4),
+        True,
+        "generated, correlated features; sizes fall like 1/i",
+    ),
     SuiteProblem("huber-diabetes", _huber_diabetes, True, "diabetes, scaled; at random", True),
-    SuiteProblem("huber-outliers", _huber_outliers, True, "generated, one in ten an outlier; sizes fall like 1/i"),
-    SuiteProblem("poisson-counts", _poisson_counts, True, "generated; sizes fall like 1/i"),
+    SuiteProblem(
+        "huber-outliers",
+        lambda: huber(generated("outliers", 2000, 20), by_size(2000, 30), width=1.0, l2=1e-3),
+        True,
+        "generated, one in ten an outlier; sizes fall like 1/i",
+    ),
+    SuiteProblem(
+        "poisson-counts",
+        lambda: poisson(generated("counts", 2000, 15), by_size(2000, 40, least=5), l2=1e-3),
+        True,
+        "generated; sizes fall like 1/i",
+    ),
     SuiteProblem(
         "poisson-diabetes", _poisson_diabetes, True, "diabetes, scaled, targets/25 as counts; by target", True
     ),
@@ -465,10 +457,15 @@ _ALL = (
         "logistic-cancer-raw", partial(_cancer, "label", True), True, "breast cancer, not scaled; by label", True
     ),
     SuiteProblem("logistic-odd-digits", _odd_digits, True, "digits, odd or even; sizes fall like 1/i", True),
-    SuiteProblem("logistic-200-agents", _logistic_many, True, "generated, correlated features; at random"),
+    SuiteProblem(
+        "logistic-200-agents",
+        lambda: logistic(generated("binary", 4000, 25), at_random(4000, 200), l2=1e-4),
+        True,
+        "generated, correlated features; at random",
+    ),
     SuiteProblem("softmax-wine", _wine, True, "wine, scaled; by label", True),
     SuiteProblem("softmax-wine-raw", partial(_wine, True), True, "wine, not scaled; by label", True),
-    SuiteProblem("softmax-wine-pair", _wine_pair, True, "wine, scaled; by label, two agents", True),
+    SuiteProblem("softmax-wine-pair", partial(_wine, False, 2, 1e-3), True, "wine, scaled; by label, two agents", True),
     SuiteProblem("softmax-digits", partial(_digits, False), True, "digits; by label", True),
     SuiteProblem("softmax-digits-dirichlet", partial(_digits, True), True, "digits; Dirichlet 0.3", True),
     SuiteProblem("tanh-cancer", partial(_tanh, "breast_cancer", 10), False, "breast cancer, scaled; by label", True),

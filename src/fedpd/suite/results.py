@@ -17,8 +17,8 @@ from fedpd.engine.views.drawing import line_styles, plain_ticks
 from fedpd.engine.views.entries import unequal_work
 from fedpd.report.tables import markdown_table, text_table
 from fedpd.suite.problems import PROBLEMS, known_answers
+from fedpd.suite.race import COSTS
 from fedpd.suite.runner import SOLVE, Cell
-from fedpd.suite.spending import COSTS
 
 FARTHEST = 32.0  # the factor at which the figure ends
 
@@ -108,17 +108,13 @@ def finding(cells: Sequence[Cell], budget: int) -> str:
         f"{methods[best]} is within twice the fewest communications on {round(within[best] * len(problems))} of "
         f"{len(problems)} problems, {how}"
     )
-    unequal = unequal_work(_works(cells, budget), "gradients of all samples")
-    return f"{said}. {unequal}" if unequal else said
-
-
-def _works(cells: Sequence[Cell], budget: int) -> dict[str, float]:
-    """Return the gradients of all samples per communication of each method, the median over the problems it solved."""
-    found: dict[str, list[float]] = {}
+    works: dict[str, list[float]] = {}  # gradients of all samples per communication, on the problems it solved
     for cell in cells:
         if cell.budget == budget and np.isfinite(cell.communications) and cell.communications > 0:
-            found.setdefault(cell.method, []).append(cell.gradients / cell.communications)
-    return {method: float(np.median(works)) for method, works in found.items()}
+            works.setdefault(cell.method, []).append(cell.gradients / cell.communications)
+    medians = {method: float(np.median(each)) for method, each in works.items()}
+    unequal = unequal_work(medians, "gradients of all samples")
+    return f"{said}. {unequal}" if unequal else said
 
 
 def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:

@@ -8,7 +8,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +31,18 @@ from fedpd.engine.run import Run
 from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
 from fedpd.search.solve import model_bytes, solve
 from fedpd.suite.problems import PROBLEMS, bundled_module, make
-from fedpd.suite.race import BUDGETS, RaceResult, race, tries_within
-from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
+from fedpd.suite.race import (
+    BUDGETS,
+    COSTS,
+    TARGET,
+    RaceResult,
+    Vectors,
+    race,
+    relative_stationarity,
+    spent_until_target,
+    tries_within,
+    vectors_per_byte,
+)
 
 
 def flat(model: Tree) -> np.ndarray:
@@ -144,7 +153,13 @@ def run_suite(
     Raises:
         FedpdError: The file is of a run with other settings, or a name does not exist.
     """
-    solvers = {SOLVE: partial(_solved, rounds=rounds), **(solvers or {})}
+
+    def solved(problem: Problem, target: float) -> Run:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a run that misses the target is a failure in the table
+            return solve(problem, target, rounds, progress=False)
+
+    solvers = {SOLVE: solved, **(solvers or {})}
     labels = [*default_methods(), *solvers] if methods is None else list(methods)
     names = list(PROBLEMS) if problems is None else list(problems)
     for label in labels:
@@ -220,18 +235,8 @@ def _results(
     _, gradient = federation.evaluate(federation.start)
     start = float(gradient @ gradient)
     run = solvers[label](problem, TARGET * start)
-    spent = spent_until_target(run.history, start, _vectors(run, problem, rounds), problem)
-    return dict.fromkeys(budgets, RaceResult(spent, float(relative_stationarity(run.history, start).min())))
-
-
-def _vectors(run: Run, problem: Problem, rounds: int) -> Vectors:
-    """Return the share of vectors in the messages of a run; of a method that is not of fedpd, all of them."""
+    vectors = Vectors(1 / model_bytes(problem), 1 / model_bytes(problem))  # a method that is not of fedpd sends no more
     if isinstance(run.spec, Spec) and run.spec.name in ALGORITHMS:
-        return vectors_per_byte(build_algorithm(table_of(run.spec), rounds), problem)
-    return Vectors(1 / model_bytes(problem), 1 / model_bytes(problem))
-
-
-def _solved(problem: Problem, target: float, rounds: int) -> Run:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a run that misses the target is a failure in the table
-        return solve(problem, target, rounds, progress=False)
+        vectors = vectors_per_byte(build_algorithm(table_of(run.spec), rounds), problem)
+    spent = spent_until_target(run.history, start, vectors, problem)
+    return dict.fromkeys(budgets, RaceResult(spent, float(relative_stationarity(run.history, start).min())))

@@ -20,8 +20,7 @@ from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
-from fedpd.problems.gram import gram_eigenvalue
-from fedpd.problems.logistic import SaturatingPenalty, is_penalized_logistic
+from fedpd.problems.logistic import SaturatingPenalty, gram_eigenvalue, is_penalized_logistic
 from fedpd.problems.quadratic import is_quadratic
 from fedpd.theory.points import Places, Progress, check_finite, places
 

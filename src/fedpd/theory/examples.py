@@ -20,8 +20,7 @@ from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Problem
-from fedpd.problems.gram import gram_eigenvalue
-from fedpd.problems.logistic import is_penalized_logistic
+from fedpd.problems.logistic import gram_eigenvalue, is_penalized_logistic
 from fedpd.theory.curvature import signed_features
 
 EQUAL = 1e-12  # two Gram matrices with at most this relative difference count as equal, up to rounding

@@ -13,7 +13,7 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.precision import as_numpy
 from fedpd.core import Metric, Problem, Tree
 from fedpd.core.problem import Judge, NamedMetrics
-from fedpd.data.npz import read_npz
+from fedpd.data.partition import read_npz
 from fedpd.engine.measure.columns import CENTRAL_ACCURACY, CENTRAL_LOSS
 
 LAYOUT = 'Give samples in the form of one agent\'s, e.g. {"x": x_test, "y": y_test}'

@@ -25,7 +25,7 @@ from fedpd.base.precision import scope
 from fedpd.base.process import compiled_quickly
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, buffer_names, copied
-from fedpd.problems.predictions import has_one_output
+from fedpd.problems.scores import has_one_output
 
 with extra("torch", "problems.network"):
     import torch

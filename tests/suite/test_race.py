@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpd.suite.problems import known_answers, make
-from fedpd.suite.spending import TARGET, Vectors, is_low, spent_until_target
+from fedpd.suite.race import TARGET, Vectors, is_low, spent_until_target
 
 
 def test_a_saddle_point_is_no_solution() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpd.report.figures import save_figure
-from fedpd.report.theory import Family, example_families, skip_probability_figure, skipping_map_figure
+from fedpd.report.figures import Family, example_families, save_figure, skip_probability_figure, skipping_map_figure
 from fedpd.theory import max_eta, rates
 
 

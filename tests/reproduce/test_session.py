@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge, numbers, outcome, ratio, worst_ratio
+from fedpd.reproduce.session import Check, Outcome, Verdict, judge, numbers, outcome, ratio, worst_ratio
 
 
 def check(result: Outcome) -> Check:

@@ -10,7 +10,7 @@ from fedpd import FedpdError, Method, Problem, algorithms, data, oracles, proble
 from fedpd.engine.measure.columns import column_of
 from fedpd.problems.networks import MLP
 from fedpd.search.candidates import Axis, Candidate
-from fedpd.search.judge import Criterion, Searched, Try, kept_row, search, with_validation
+from fedpd.search.tuned import Criterion, Searched, Try, kept_row, search, with_validation
 
 ACCURACY = Criterion(column_of("test_accuracy"), None)
 
