@@ -62,6 +62,8 @@ POINTS = 400  # per curve, since a screen cannot show more; the costs use all ro
 MOST_CURVES = 12  # that a page shows at first; of more methods it shows five, and all in the table of costs
 ENTRIES = 10  # beyond this many curves, each gets fewer points
 
+BETTER = {"less": "Lower is better.", "more": "Higher is better.", None: ""}
+
 Numbers = list[float | None]
 
 
@@ -92,9 +94,6 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float | None] | Non
             for entry, style in zip(entries, styles([entry.label for entry in entries]), strict=True)
         ],
     }
-
-
-BETTER = {"less": "Lower is better.", "more": "Higher is better.", None: ""}
 
 
 def is_drawable(entry: Entry) -> bool:
