@@ -11,7 +11,7 @@ loader, or with a function of the user's own that returns the data.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from fedpd import algorithms, data, oracles, problems, regularizers, schedules, transforms
+from fedpd import algorithms, oracles, problems, regularizers, schedules, transforms
 from fedpd import data as datasets
 from fedpd.base.checks import FedpdError, at_least, choice, count, nearest, refuse, shown
 from fedpd.base.lazy import LazyMapping
@@ -268,38 +268,24 @@ PROBLEMS: Functions = {
     "hard_instance": problems.hard_instance,
 }
 
-
 Table = Mapping[str, Any]
 NONE = "none"  # TOML has no word for None; a file leaves the key out if None is its default
 
-LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
-RULES: Functions = {name: getattr(data, name) for name in data.RULES}
-ORACLES: Functions = {
-    "gd": oracles.gd,
-    "sgd": oracles.sgd,
-    "dp_sgd": oracles.dp_sgd,
-    "vr": oracles.vr,
-    "optax": oracles.optax,
-    "lbfgs": oracles.lbfgs,
-}
-STEPS: Functions = {
-    "exponential": schedules.exponential,
-    "cosine": schedules.cosine,
-    "piecewise": schedules.piecewise,
-    "warmup": schedules.warmup,
-    "inverse_sqrt": schedules.inverse_sqrt,
-    "program_fedpd_sgd": schedules.program_fedpd_sgd,
-    "program_fedavg_sgd": schedules.program_fedavg_sgd,
-}
-SKIPS: Functions = {"decreasing_skips": schedules.decreasing_skips, "every": schedules.every}
-REGULARIZERS: Functions = {
-    "l1": regularizers.l1,
-    "l2": regularizers.l2,
-    "box": regularizers.box,
-    "group_l1": regularizers.group_l1,
-}
-ALGORITHMS: Functions = {name: getattr(algorithms, name) for name in algorithms.__all__}
-TRANSFORMS: Functions = {name: getattr(transforms, name) for name in transforms.FACTORIES}
+
+def _functions(module: Any, names: Iterable[str]) -> Functions:
+    return {name: getattr(module, name) for name in names}
+
+
+LOADERS, RULES = _functions(datasets, datasets.LOADERS), _functions(datasets, datasets.RULES)
+ORACLES = _functions(oracles, ("gd", "sgd", "dp_sgd", "vr", "optax", "lbfgs"))
+STEPS = _functions(
+    schedules,
+    ("exponential", "cosine", "piecewise", "warmup", "inverse_sqrt", "program_fedpd_sgd", "program_fedavg_sgd"),
+)
+SKIPS = _functions(schedules, ("decreasing_skips", "every"))
+REGULARIZERS = _functions(regularizers, ("l1", "l2", "box", "group_l1"))
+ALGORITHMS = _functions(algorithms, algorithms.__all__)
+TRANSFORMS = _functions(transforms, transforms.FACTORIES)
 WAYS = ("up", "down", "mean")  # the arguments of transforms.wrap, keys of a method's table
 # The arguments that may be tables themselves.
 ARGUMENTS: Mapping[str, Functions] = {

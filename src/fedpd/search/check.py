@@ -241,11 +241,7 @@ def _method(run: Run) -> list[Assumption]:
         other.append("eta")
     if not isinstance(given.get("p", 0.0), int | float):
         other.append("p")
-    words = {
-        name: one.label() if isinstance(one := given[name], Spec) else str(getattr(one, "word", lambda one=one: one)())
-        for name in other
-    }
-    changes = ", ".join(f"{name} = {word}" for name, word in words.items())
+    changes = ", ".join(f"{name} = {_word(given[name])}" for name in other)
     text = "Algorithm 2" if not other else f"Algorithm 2 was changed, and no theorem is about {changes}"
     everyone = kept.get("participation") is None and kept.get("buffer") is None and kept.get("deadline") is None
     whole = kept.get("metrics_agents") is None and not kept.get("average")
@@ -262,6 +258,10 @@ def _method(run: Run) -> list[Assumption]:
             else "not ||grad f||^2 at the server's model (metrics_agents or average)",
         ),
     ]
+
+
+def _word(value: Any) -> str:
+    return value.label() if isinstance(value, Spec) else str(getattr(value, "word", lambda: value)())
 
 
 def _rows(run: Run) -> Assumption:
