@@ -148,7 +148,7 @@ class Federated:
         Raises:
             FedpdError: The labels are numbers to predict.
         """
-        from fedpd.data.figure import draw  # only a figure needs matplotlib
+        from fedpd.data.summary import draw  # which imports this module
 
         return draw(self)
 
