@@ -2,8 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -91,9 +92,7 @@ def _run_held(experiment: Experiment, folder: Path, listen: Listener) -> list[Re
                 listen(Event(method.label, 0, experiment.settings.rounds, compiling=True))
                 with own_code.explain_errors(experiment.code):
                     compiled[i].result()
-                    runs = run_plan(
-                        plans[i], options[i], lambda event, label=method.label: listen(event._replace(what=label))
-                    )
+                    runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
                 results.append(Result(method.label, runs))
                 for one in runs:
                     run_folder.write_model(folder, i + 1, method.label, one)
@@ -123,3 +122,7 @@ def _compile(plan: Plan, options: RunConfig) -> None:
     if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
         with scope(plan.problem.double):  # each thread has its own precision
             compile_ahead(plan)
+
+
+def _relabelled(listen: Listener, label: str, event: Event) -> Any:
+    return listen(event._replace(what=label))

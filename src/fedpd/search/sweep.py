@@ -63,8 +63,8 @@ def prepare_grid(
 ) -> tuple[list[Point], list[Method], list[Group]]:
     """Return the points of a grid, the method of each, and the groups that run at once, in as few as possible."""
     _check(grid, static)
-    own = dict(source.spec.settings) if isinstance(source, Method) else inspect.signature(source).parameters
-    run = [name for name in RUN if name in grid and name not in own]
+    takes = set(dict(source.spec.settings) if isinstance(source, Method) else inspect.signature(source).parameters)
+    run = [name for name in RUN if name in grid and name not in takes]
     for name in run:  # refuse a value that is not valid before anything runs
         for value in grid[name]:
             if name == "participation":
