@@ -93,19 +93,12 @@ class Experiment(NamedTuple):
     beside: Path | None = None  # the folder in which fedpd looks for these modules first
 
 
-class MethodLabel(NamedTuple):
-    """The label of a method, and the method (None: the user's own code makes it)."""
-
-    label: str
-    algorithm: Method | None = None
-
-
 class Outline(NamedTuple):
     """The content of a file. To read it, fedpd makes no problem and runs no code of the user's."""
 
     problem: Table  # the [problem] table
     settings: RunTable  # the [run] table, with names in place of the user's own code
-    methods: tuple[MethodLabel, ...]  # the labels of the methods
+    methods: dict[str, Method | None]  # the methods by their labels; None: the user's own code makes it
 
 
 class FoundProblem(NamedTuple):
@@ -280,17 +273,18 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     code, find = _own_code(tables, beside, on_code)
     with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
-        algorithms = [
-            one.algorithm or build_algorithm(table, settings.rounds, _place(number, table), find)
-            for number, (table, one) in enumerate(zip(tables["algorithm"], outline.methods, strict=True), 1)
-        ]
+        methods = tuple(
+            Labelled(label, made or build_algorithm(table, settings.rounds, _place(number, table), find))
+            for number, (table, (label, made)) in enumerate(
+                zip(tables["algorithm"], outline.methods.items(), strict=True), 1
+            )
+        )
         problem = build_problem(outline.problem, find)
     taking_part = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
     at("[run]", attendance_rule, *taking_part)
     at("[run]", sample_agents, settings.metrics_agents, problem.agents, 0)
     if settings.test is not None:
         at("[run]", central_test, problem, settings.test)
-    methods = tuple(Labelled(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
     return Experiment(text, problem, settings, methods, code, beside)
 
 
@@ -300,8 +294,20 @@ def read_outline(text: str) -> Outline:
 
 
 def _outline(tables: Table) -> Outline:
+    """Return the outline of a file's tables. A method without own code is made, to find its label."""
     settings = _settings(tables["run"])
-    return Outline(tables["problem"], settings, _labels(tables["algorithm"], settings))
+    methods: dict[str, Method | None] = {}
+    for number, table in enumerate(tables["algorithm"], 1):
+        place, own = _place(number, table), any(own_code.references(table))
+        made = None if own else build_algorithm(table, settings.rounds, place)
+        usual = label_of_table(table) if made is None else made.description
+        label = table.get("label", usual)
+        if not isinstance(label, str) or not label.strip():
+            raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
+        if label in methods:
+            raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each its own label.")
+        methods[label] = made
+    return Outline(tables["problem"], settings, methods)
 
 
 def _checked_tables(text: str) -> Table:
@@ -375,21 +381,3 @@ def _with_code(settings: RunTable, find: Find) -> RunTable:
 
 def _place(number: int, table: Table) -> str:
     return f"[[algorithm]] {number}" + (f" ({table['label']})" if "label" in table else "")
-
-
-def _labels(tables: list[Table], settings: RunTable) -> tuple[MethodLabel, ...]:
-    """Return the labels of the methods. A method without own code is made, to find its label."""
-    found = []
-    for number, table in enumerate(tables, 1):
-        place, own = _place(number, table), any(own_code.references(table))
-        made = None if own else build_algorithm(table, settings.rounds, place)
-        usual = label_of_table(table) if made is None else made.description
-        label = table.get("label", usual)
-        if not isinstance(label, str) or not label.strip():
-            raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
-        found.append(MethodLabel(label, made))
-    labels = [one.label for one in found]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each its own label.")
-    return tuple(found)

@@ -16,7 +16,7 @@ from fedpd.base.errors import warn
 from fedpd.base.saved import is_saved, load_result
 from fedpd.base.typed import explained
 from fedpd.clock import Clock
-from fedpd.core import Tree
+from fedpd.core import Method, Tree
 from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.divergence import Divergence
@@ -27,7 +27,7 @@ from fedpd.engine.run import Ensemble, Run, ensemble
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
-from fedpd.experiments.experiment import MethodLabel, RunTable
+from fedpd.experiments.experiment import RunTable
 from fedpd.experiments.run_folder import SavedModel, read_models
 from fedpd.experiments.runner import Result
 
@@ -107,14 +107,15 @@ def read(folder: Path) -> Record:
     except FedpdError as error:
         raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
     whole, entries, versions = run_folder.read_histories(folder), [], None
-    for number, method in enumerate(methods, 1):
-        saved = _of_this_run(peek(run_folder.checkpoints_of(folder, number, method.label)), method, settings.seeds)
-        runs = [_recorded(saved, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]
+    for number, (label, method) in enumerate(methods.items(), 1):
+        found = peek(run_folder.checkpoints_of(folder, number, label))
+        saved = _of_this_run(found, label, method, settings.seeds)
+        runs = [_recorded(saved, i, seed, whole.get((label, seed))) for i, seed in enumerate(settings.seeds)]
         known = tuple(_with_clock(run, settings, saved) for run in runs if run is not None)
         if len(known) == len(runs):
-            entries.append(Entry(method.label, known, settings.rounds))
+            entries.append(Entry(label, known, settings.rounds))
         versions = saved.versions if saved else versions
-    waiting = tuple(method.label for method in methods if method.label not in {entry.label for entry in entries})
+    waiting = tuple(label for label in methods if label not in {entry.label for entry in entries})
     name, edited = folder.resolve().name, run_folder.was_edited(folder, text)
     if edited:
         warn(f"{folder / run_folder.EXPERIMENT} {EDITED}")
@@ -187,19 +188,19 @@ def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
     return [record._replace(entries=tuple(timed(entry) for entry in record.entries)) for record in records]
 
 
-def _of_this_run(saved: SavedRuns | None, method: MethodLabel, seeds: Sequence[int]) -> SavedRuns | None:
+def _of_this_run(saved: SavedRuns | None, label: str, method: Method | None, seeds: Sequence[int]) -> SavedRuns | None:
     """Return what a checkpoint holds; None with a warning if it is of another method or of other seeds."""
     if saved is None:
         return None
     other_method = (
         isinstance(saved.algorithm, dict)
-        and method.algorithm is not None
-        and saved.algorithm != checkpoint.as_read(method.algorithm.spec.plain())
+        and method is not None
+        and saved.algorithm != checkpoint.as_read(method.spec.plain())
     )
     if not other_method and saved.seeds == list(seeds):
         return saved
     warn(
-        f"{method.label}: its checkpoint is of another method or of other seeds, so it is not used. "
+        f"{label}: its checkpoint is of another method or of other seeds, so it is not used. "
         "If the experiment file was edited, undo the change."
     )
     return None

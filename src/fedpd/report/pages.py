@@ -463,7 +463,7 @@ def method_settings(record: Record) -> list[dict[str, Any] | str]:
 def _tables(text: str) -> dict[str, dict[str, Any]]:
     """Return the tables of the methods of an experiment file by their labels; nothing if it is not valid any more."""
     try:
-        labels = [method.label for method in read_outline(text).methods]
+        labels = list(read_outline(text).methods)
     except FedpdError:
         return {}
     tables = tomllib.loads(text)["algorithm"]
