@@ -273,11 +273,10 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     code, find = _own_code(tables, beside, on_code)
     with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
+        both = zip(tables["algorithm"], outline.methods.items(), strict=True)
         methods = tuple(
             Labelled(label, made or build_algorithm(table, settings.rounds, _place(number, table), find))
-            for number, (table, (label, made)) in enumerate(
-                zip(tables["algorithm"], outline.methods.items(), strict=True), 1
-            )
+            for number, (table, (label, made)) in enumerate(both, 1)
         )
         problem = build_problem(outline.problem, find)
     taking_part = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds

@@ -1,9 +1,9 @@
 """Draw figures of a comparison for a paper, and of the theory: where skipping saves, and how much of it is allowed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -252,25 +252,20 @@ BANDS = (  # the colour of each octave on a light page, from the largest saving 
 )  # fmt: skip
 
 
-class Family(NamedTuple):
-    """A family of quadratics, for one map."""
+def example_families() -> dict[str, np.ndarray]:
+    """Return the Hessians of three families of 6 agents in 4 dimensions, eigenvalues in [0.1, 1], by their title.
 
-    name: str  # the title of its panels
-    hessians: np.ndarray  # the Hessians of the f_i (N, d, d)
-
-
-def example_families() -> list[Family]:
-    """Return three families of 6 agents in 4 dimensions, eigenvalues in [0.1, 1], with growing differences."""
-    names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
-    families = []
-    for name, share in names.items():
-        problem = random_quadratic(6, 4, convexity=0.1, heterogeneity=share, seed=3)
-        families.append(Family(name, np.asarray(problem.data["hessian"])[:, 0]))
-    return families
+    The differences between the agents grow from family to family.
+    """
+    shares = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
+    made = {
+        name: random_quadratic(6, 4, convexity=0.1, heterogeneity=share, seed=3).data for name, share in shares.items()
+    }
+    return {name: np.asarray(data["hessian"])[:, 0] for name, data in made.items()}
 
 
 def skipping_map_figure(
-    families: Sequence[Family] | None = None,
+    families: Mapping[str, np.ndarray] | None = None,
     etas: Sequence[float] | np.ndarray = ETAS,
     stretches: Sequence[int] = STRETCHES,
 ) -> Figure:
@@ -280,21 +275,19 @@ def skipping_map_figure(
     dual. Skipping saves communications where a panel is blue, and costs some where it is red.
 
     Args:
-        families: The quadratics; None: `example_families()`.
+        families: The Hessians (N, d, d) of each family of quadratics, by its title; None: `example_families()`.
         etas: Values of eta L, where L is the largest eigenvalue of a family.
     """
     families = example_families() if families is None else families
     figure = Figure(figsize=(3.6 * len(families) + 1.4, 7.2), layout="constrained")
     grid = figure.subplots(len(ROWS), len(families), sharex=True, sharey=True, squeeze=False)
     for axes_row, (drift, estimate) in zip(grid, ROWS, strict=True):
-        for axes, family in zip(axes_row, families, strict=True):
-            L = float(np.linalg.eigvalsh(family.hessians).max())
-            mesh = _map(
-                axes, etas, stretches, communications_map(family.hessians, np.asarray(etas) / L, stretches, drift)
-            )
+        for axes, hessians in zip(axes_row, families.values(), strict=True):
+            L = float(np.linalg.eigvalsh(hessians).max())
+            mesh = _map(axes, etas, stretches, communications_map(hessians, np.asarray(etas) / L, stretches, drift))
         axes_row[0].set_ylabel(estimate)
-    for axes, family in zip(grid[0], families, strict=True):
-        axes.set_title(family.name, fontsize=10)
+    for axes, name in zip(grid[0], families, strict=True):
+        axes.set_title(name, fontsize=10)
     grid[-1, len(families) // 2].set_xlabel("η L, step of a local round")
     figure.supylabel("k, local rounds per communication", fontsize=10)
     figure.suptitle("Skipping saves communications left of the thick line; a smaller η saves more", fontsize=12)
