@@ -66,30 +66,29 @@ class Summary(NamedTuple):
     labels: Spread
     skew: float
 
+    def rows(self) -> dict[str, str]:
+        """Return the quantities as texts by name."""
+        shape = " x ".join(map(str, self.shape)) or "one number"
+        found = {
+            "agents": f"{self.agents:,}: {self.trained:,} to train, {self.tested:,} to test",
+            "samples": f"{self.samples:,}: {self.train:,} to train, {self.test:,} to test",
+            "per agent": f"{self.sizes.least:,} to {self.sizes.most:,} training samples, median {self.sizes.median:g}",
+            "features": f"{shape}, {self.dtype}",
+        }
+        if not self.classes:
+            return found
+        missing = f", {self.missing} of them without a training sample" if self.missing else ""
+        least, median, most = self.labels
+        return found | {
+            "classes": f"{self.classes}{missing}",
+            "labels": f"{least} to {most} different ones per agent, median {median:g}",
+            "skew": f"{self.skew:.3f}: 0 if all agents have the same shares of labels, near 1 if none share a label",
+        }
+
     def __str__(self) -> str:
         """Return the summary as a table, one quantity per line."""
-        shape = " x ".join(map(str, self.shape)) or "one number"
-        rows = [
-            ("agents", f"{self.agents:,}: {self.trained:,} to train, {self.tested:,} to test"),
-            ("samples", f"{self.samples:,}: {self.train:,} to train, {self.test:,} to test"),
-            (
-                "per agent",
-                f"{self.sizes.least:,} to {self.sizes.most:,} training samples, median {self.sizes.median:g}",
-            ),
-            ("features", f"{shape}, {self.dtype}"),
-        ]
-        if self.classes:
-            missing = f", {self.missing} of them without a training sample" if self.missing else ""
-            least, median, most = self.labels
-            rows += [
-                ("classes", f"{self.classes}{missing}"),
-                ("labels", f"{least} to {most} different ones per agent, median {median:g}"),
-                (
-                    "skew",
-                    f"{self.skew:.3f}: 0 if all agents have the same shares of labels, near 1 if none share a label",
-                ),
-            ]
-        return "\n".join([f"Federated data {self.name!r}", *(f"  {name:<9} {words}" for name, words in rows)])
+        lines = [f"  {name:<9} {words}" for name, words in self.rows().items()]
+        return "\n".join([f"Federated data {self.name!r}", *lines])
 
 
 @explained

@@ -13,7 +13,7 @@ from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 from fedpd.data.parquet import table_format as parquet_format
 from fedpd.data.regroup import take
-from fedpd.data.summary import Spread, describe
+from fedpd.data.summary import describe
 from fedpd.data.tables import Features, Format, column_names
 from fedpd.data.tables import table_format as csv_format
 from fedpd.problems.classification import classification
@@ -71,27 +71,13 @@ def _features(named: str | None, columns: list[str]) -> Features:
 
 def summary_table(held: Federated) -> Table:
     """Return a table that describes the data in numbers."""
-    facts = describe(held)
+    delta = f"{_delta(held):.3g}, max ||grad f_i - grad f|| of multinomial logistic regression"
     table = Table(title=held.name, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
-    rows = {
-        "agents": f"{facts.agents}: {facts.trained} with training samples, {facts.tested} with test samples",
-        "samples": f"{facts.samples:,}: {facts.train:,} train, {facts.test:,} test",
-        "training samples per agent": _spread(facts.sizes),
-        "a sample": f"{facts.dtype} {facts.shape}",
-        "classes": f"{facts.classes}" + (f", {facts.missing} without a training sample" if facts.missing else ""),
-        "labels per agent": _spread(facts.labels),
-        "label skew": f"{facts.skew:.2f} (0: all agents have the same labels, 1: no label in common)",
-        "delta at x^0 = 0": f"{_delta(held):.3g}, max ||grad f_i - grad f|| of multinomial logistic regression",
-    }
-    for name, text in rows.items():
+    for name, text in (describe(held).rows() | {"delta at x^0 = 0": delta}).items():
         table.add_row(name, text)
     return table
-
-
-def _spread(spread: Spread) -> str:
-    return f"{spread.least} to {spread.most}, median {spread.median:g}"
 
 
 def _delta(held: Federated) -> float:
