@@ -320,7 +320,7 @@ def partition(
         if agents is not None:
             remedy = "Give num_partitions to the partitioner, or a rule such as data.by_dirichlet(0.3)"
             refuse("agents", agents, "is for the rules of fedpd", remedy)
-        rows = _rows(partitioner, _table(y, columns or {}))
+        rows = _rows(partitioner, y, columns or {})
     parts = {"train": _samples(rule, x, y, rows, rng)}
     if tests is not None:
         number = max(int(one.max(initial=0)) for one in numbers.values()) + 1
@@ -368,10 +368,11 @@ def _samples(
     }
 
 
-def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> Any:
-    """Return the table that the partitioner divides: row numbers, labels and the further columns."""
+def _rows(partitioner: Any, y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> dict[str, np.ndarray]:
+    """Return {agent: the row numbers of its samples} by a partitioner, which divides a table of labels and columns."""
     with extra("data", "data.partition"):
         import datasets
+        from flwr_datasets.partitioner import Partitioner
 
     taken = {ROW, "label"} & set(columns)
     if taken:
@@ -380,14 +381,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
         if len(values) != len(y):
             refuse(f"column {column!r}", len(values), f"must have {len(y)} entries, one per sample", "Give all")
     held = {column: as_labels(values, f"column {column!r}") for column, values in columns.items()}
-    return datasets.Dataset.from_dict({ROW: np.arange(len(y))} | ({"label": y} if y.ndim == 1 else {}) | held)
-
-
-def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
-    """Return {agent: the row numbers of its samples}."""
-    with extra("data", "data.partition"):
-        from flwr_datasets.partitioner import Partitioner
-
+    table = datasets.Dataset.from_dict({ROW: np.arange(len(y))} | ({"label": y} if y.ndim == 1 else {}) | held)
     if not isinstance(partitioner, Partitioner):
         rule = "must be a rule of fedpd.data, or one of flwr_datasets.partitioner"
         refuse("partitioner", type(partitioner).__name__, rule, "Give e.g. data.by_dirichlet(0.3)")
