@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -92,21 +92,16 @@ def main(function: Callable[[], None] = app) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         function()
-    except Exception as error:
-        _end(error)
-
-
-def _end(error: Exception) -> NoReturn:
-    """Print an error as a sentence, and exit."""
-    if isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    from fedpd.cli.terminal import say_beside
+    except Exception as error:
+        from fedpd.cli.terminal import say_beside
 
-    if "--debug" in sys.argv:
-        traceback.print_exception(error)
-    say_beside("error: ", "bold red", sentence_of(error))
-    sys.exit(2 if _is_mistake(error) else 1)
+        if "--debug" in sys.argv:
+            traceback.print_exception(error)
+        say_beside("error: ", "bold red", sentence_of(error))
+        sys.exit(2 if _is_mistake(error) else 1)
 
 
 def _is_mistake(error: Exception) -> bool:

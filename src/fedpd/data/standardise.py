@@ -149,7 +149,12 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
         parts = (data.train, data.test)
         train, test = (part.map(scale) if isinstance(part, Ragged | Lazy) else list(map(scale, part)) for part in parts)
         return replace(data, train=train, test=test), used
-    features = _by_agent(data)
+    if isinstance(data, Mapping) or not isinstance(data, np.ndarray | Sequence) or isinstance(data, str):
+        refuse("data", type(data).__name__, "must be data by agent", FORMS)
+    if isinstance(data, np.ndarray) and data.ndim < 3:
+        rule = "must have the axes of agents, samples and features"
+        refuse("shape of data", data.shape, rule, "Give (N, n, D), or [x] for the samples x of one agent")
+    features = [_numbers(x, f"data of agent {i}") for i, x in enumerate(data)]
     used = _scaling(features, range(len(features))) if scaling is None else scaling
     scaled = [used.apply(x) for x in features]
     return (np.stack(scaled) if isinstance(data, np.ndarray) else scaled), used
@@ -167,16 +172,6 @@ def _federated_scaling(data: Federated) -> Scaling:
 
 def _scaled(scaling: Scaling, samples: Samples) -> Samples:
     return {"x": scaling.apply(samples["x"]), "y": samples["y"]}
-
-
-def _by_agent(data: Any) -> list[np.ndarray]:
-    """Return the features of each agent."""
-    if isinstance(data, Mapping) or not isinstance(data, np.ndarray | Sequence) or isinstance(data, str):
-        refuse("data", type(data).__name__, "must be data by agent", FORMS)
-    if isinstance(data, np.ndarray) and data.ndim < 3:
-        rule = "must have the axes of agents, samples and features"
-        refuse("shape of data", data.shape, rule, "Give (N, n, D), or [x] for the samples x of one agent")
-    return [_numbers(x, f"data of agent {i}") for i, x in enumerate(data)]
 
 
 def _numbers(x: Any, where: str) -> np.ndarray:

@@ -284,6 +284,9 @@ def _index(
     path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None, classes: Classes
 ) -> dict[str, IndexedPart]:
     """Return the clients and labels of all rows, and functions that read their features."""
+    with extra("tables", f"Reading {form.title}"):
+        import pyarrow.compute as pc
+
     wanted = [columns.client, *as_tuple(columns.label)] + ([] if columns.split is None else [columns.split])
     sources = tuple(source_file(file) for file in files)  # before they are read, to notice a change meanwhile
     tables = [_read(file, form, wanted) for file in files]
@@ -294,19 +297,14 @@ def _index(
     found = {}
     for part, rows in parts.items():
         if len(rows):
-            numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
+            numbers = np.arange(len(table))
+            if columns.split is not None:
+                numbers = np.flatnonzero(pc.equal(table[columns.split].cast("string"), part).to_numpy())
             read = TableRows(sources, first, numbers, form, columns.features, shape)
             labels = read_labels(rows, columns.label, str(path), classes)
             found[part] = IndexedPart(client_names(rows, columns.client, str(path)), labels, read)
     check_train(found, str(path))
     return found
-
-
-def _numbers(table: Any, split: str, part: str) -> np.ndarray:
-    """Return the numbers of the rows of a part."""
-    import pyarrow.compute as pc
-
-    return np.flatnonzero(pc.equal(table[split].cast("string"), part).to_numpy())
 
 
 def _files(path: Path, form: Format) -> list[Path]:
