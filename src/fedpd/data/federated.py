@@ -173,6 +173,11 @@ def _sizes(samples: ByAgent) -> np.ndarray:
     return np.array([len(own["y"]) for own in samples]) if isinstance(samples, list) else samples.sizes
 
 
+def map_samples(part: ByAgent, function: Callable[[Samples], Any]) -> Any:
+    """Return function(samples) of all agents in the form that they have: a list, ragged or lazy."""
+    return list(map(function, part)) if isinstance(part, list) else part.map(function)
+
+
 def _amount(sizes: np.ndarray, part: str) -> str:
     """Return the number of samples of one part as text, in total and per agent."""
     if not sizes.any():

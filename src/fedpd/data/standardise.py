@@ -20,7 +20,7 @@ import numpy as np
 from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import Federated, Samples, common_dtype
+from fedpd.data.federated import Federated, Samples, common_dtype, map_samples
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
 
@@ -145,9 +145,7 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
         refuse("scaling", type(scaling).__name__, "must be a Scaling", "Give the second result of an earlier call")
     if isinstance(data, Federated):
         used = _federated_scaling(data) if scaling is None else scaling
-        scale = partial(_scaled, used)
-        parts = (data.train, data.test)
-        train, test = (part.map(scale) if isinstance(part, Ragged | Lazy) else list(map(scale, part)) for part in parts)
+        train, test = (map_samples(part, partial(_scaled, used)) for part in (data.train, data.test))
         return replace(data, train=train, test=test), used
     if isinstance(data, Mapping) or not isinstance(data, np.ndarray | Sequence) or isinstance(data, str):
         refuse("data", type(data).__name__, "must be data by agent", FORMS)

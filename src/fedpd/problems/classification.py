@@ -17,7 +17,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Key, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK, block_for
 from fedpd.core.problem import Judge, WithFrozen
-from fedpd.data.federated import ByAgent, Federated, Samples
+from fedpd.data.federated import Federated, Samples, map_samples
 from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, central_samples, check_metrics, hold_tests, named_metrics
@@ -154,7 +154,8 @@ def classify(
         return normalisation.statistics(model, features(batch))
 
     hold = partial(hold_frozen, frozen)
-    train = _numbered_part(data.train, data.classes)
+    number = partial(_numbered, data.classes)
+    train = map_samples(data.train, number)
     least = 1 if len(data.classes) == 2 else len(data.classes)
     _check_scores(hold(trained), start, train[0] if isinstance(train, list) else train.sample, least)
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
@@ -176,8 +177,7 @@ def classify(
     problem = replace(problem, judge=own)
     if not data.test_sizes.sum():
         return check_metrics(problem) if more else problem
-    numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
-    tests = hold_tests(numbered, sizes, problem.double)
+    tests = hold_tests(map_samples(data.test, number), data.test_sizes.astype(np.int32), problem.double)
     evaluation = Evaluation(own.correct, tests.data, tests.sizes, own.losses, *tests[2:], more)
     problem = replace(problem, evaluation=evaluation)
     problem = check_metrics(problem) if more else problem
@@ -237,13 +237,6 @@ def _losses_of(scores: Losses, loss: Loss) -> Losses:
         return loss(scores(model, batch), batch["y"])
 
     return losses
-
-
-def _numbered_part(part: ByAgent, classes: np.ndarray) -> Any:
-    """Return the samples of all agents with each label replaced by its position in `classes`, in the form they have."""
-    if isinstance(part, list):
-        return [_numbered(classes, samples) for samples in part]
-    return part.map(partial(_numbered, classes))
 
 
 def _central(classes: np.ndarray, names: Sequence[str] | None, samples: Any) -> dict[str, np.ndarray]:

@@ -9,9 +9,8 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, map_samples
 from fedpd.data.lazy import Lazy
-from fedpd.data.ragged import Ragged
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import classification
 from fedpd.problems.logistic import largest_gram
@@ -57,9 +56,7 @@ def softmax_regression(data: Federated, *, l2: float = 0.0, weights: Weights = N
     problem = classification(scores, data, start, l2=l2, weights=weights, check=False)
     if isinstance(data.train, Lazy):
         return problem
-    train, divisor = data.train, 255 if kind == np.uint8 else 1
-    x = itemgetter("x")
-    features = train.map(x) if isinstance(train, Ragged) else list(map(x, train))
+    features, divisor = map_samples(data.train, itemgetter("x")), 255 if kind == np.uint8 else 1
     # The Hessian of the cross entropy in the scores is at most 1/2.
     largest = largest_gram(features, problem.scale, divisor, constant=1) / 2
     return replace(problem, answer=Answer(smoothness=largest + l2 * float(problem.scale.max())))

@@ -21,7 +21,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Key, Problem, Tree
 from fedpd.core.agents import block_for
 from fedpd.core.problem import Judge
-from fedpd.data.federated import Federated, Samples
+from fedpd.data.federated import Federated, Samples, map_samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.augment import Augment, augmented, check_augment
 from fedpd.problems.build import Weights, from_losses
@@ -229,8 +229,8 @@ def _given(model: Any, start: Tree, backend: str) -> Function:
 def _build(function: Function, data: Federated, task: Task, l2: float, weights: Weights, check: bool) -> Problem:
     """Return the problem of a task."""
     holes = has_missing(data)
-    prepare, parts = partial(_prepared, data.classes, holes), (data.train, data.test)
-    train, tests = (list(map(prepare, part)) if isinstance(part, list) else part.map(prepare) for part in parts)
+    prepare = partial(_prepared, data.classes, holes)
+    train, tests = (map_samples(part, prepare) for part in (data.train, data.test))
 
     # What the functions below use identifies the problem in another process, so they use nothing else.
     apply, random, loss, correct, squeeze = function.apply, function.random, task.loss, task.correct, task.squeeze
