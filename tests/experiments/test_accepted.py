@@ -116,6 +116,8 @@ def test_arguments_of_loaders_and_networks(leaf: dict[str, Any]) -> None:
         calls.build_problem(table | {"l2": -1})
     with pytest.raises(FedpdError, match=r"\[problem\] data = 'strong': must be federated data. Give a loader"):
         calls.build_problem(table | {"data": "strong"})
+    with pytest.raises(FedpdError, match=r"\[problem\] data = 'list': must be federated data. Give a loader"):
+        calls.build_problem(table | {"data": [1, 2]})
 
 
 def test_logistic_regression_of_loaded_data(leaf: dict[str, Any]) -> None:

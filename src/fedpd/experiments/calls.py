@@ -26,7 +26,7 @@ from fedpd.base.lazy import LazyMapping
 from fedpd.base.spec import CODE, TRACED, Spec, Thing
 from fedpd.base.typed import call_checked, explained_error
 from fedpd.base.value import LARGEST, Value
-from fedpd.core import UNKNOWN, Method, Problem
+from fedpd.core import Method, Problem
 from fedpd.data import Federated
 from fedpd.experiments.own_code import KEYS, Find, is_reference, refuse_code
 
@@ -163,11 +163,15 @@ def _on_data(function: Callable[..., Problem]) -> Callable[..., Problem]:
             given["start"] = _arrays(given["start"])
         return function(**{key: value for key, value in given.items() if key in own})
 
-    both = {**further, **own}.values()
-    required = [one for one in both if one.default is one.empty]
-    keys = [one.replace(kind=one.KEYWORD_ONLY) for one in (*required, *(one for one in both if one not in required))]
-    vars(build)["__signature__"] = inspect.Signature(keys, return_annotation=Problem)  # which `calls` reads
     build.__annotations__ = {key: one.annotation for key, one in further.items()}  # the function checks its own
+    return _with_keys(build, {**further, **own})
+
+
+def _with_keys(build: Callable[..., Problem], keys: Mapping[str, inspect.Parameter]) -> Callable[..., Problem]:
+    """Return a function with these parameters, which are the keys of its table; the required ones come first."""
+    both = sorted(keys.values(), key=lambda one: one.default is not one.empty)
+    named = [one.replace(kind=one.KEYWORD_ONLY) for one in both]
+    vars(build)["__signature__"] = inspect.Signature(named, return_annotation=Problem)
     return build
 
 
@@ -196,48 +200,25 @@ def _next_token(
     return problems.next_token(model, data, _arrays(start), padding=padding, **named)
 
 
-def _from_losses(
-    losses: Any,
-    data: Any,
-    start: Any,
-    penalty: Any = None,
-    weights: Any = None,
-    block: int | None = None,
-    answer: Any = UNKNOWN,
-    title: str = "problem",
-    standardise: bool = False,
-    check: bool = True,
-) -> Problem:
-    """Return a problem from a loss of the user's own. If the data are federated, it uses the training samples."""
-    samples = _own_samples("losses", losses, data, standardise)
-    named = {"penalty": penalty, "weights": weights, "block": block, "answer": answer, "check": check}
-    return problems.from_losses(losses, samples, _arrays(start), **named, name=title)
+def _on_own_loss(function: Callable[..., Problem]) -> Callable[..., Problem]:
+    """Return what a table calls for a problem with a loss of the user's own.
 
+    Its keys are the parameters of Python's function, and `standardise`. If the data are federated, the problem uses
+    their training samples. `start` may be a list.
+    """
+    own = inspect.signature(function).parameters
+    name = next(iter(own))  # of the loss
 
-def _from_agent_loss(
-    loss: Any,
-    data: Any,
-    start: Any,
-    penalty: Any = None,
-    weights: Any = None,
-    answer: Any = UNKNOWN,
-    title: str = "problem",
-    standardise: bool = False,
-    check: bool = True,
-) -> Problem:
-    """Return a problem with one loss per agent. If the data are federated, it uses the training samples."""
-    samples = _own_samples("loss", loss, data, standardise)
-    named = {"penalty": penalty, "weights": weights, "answer": answer, "check": check}
-    return problems.from_agent_loss(loss, samples, _arrays(start), **named, name=title)
+    def build(standardise: bool = False, **given: Any) -> Problem:
+        data = given["data"]
+        if not isinstance(data, Federated) and standardise:
+            refuse("standardise", standardise, "applies to federated data only", "Call data.standardise in your loader")
+        if not callable(given[name]):
+            refuse(name, given[name], "must be a function", f'Write {name} = "my_module:{name}"')
+        samples = _prepared(data, standardise=standardise).train if isinstance(data, Federated) else data
+        return function(**given | {"data": samples, "start": _arrays(given["start"])})
 
-
-def _own_samples(name: str, function: Any, data: Any, standardise: bool) -> Any:
-    """Return the training samples of federated data, or other data as they are; refuse a loss that is no function."""
-    if not isinstance(data, Federated) and standardise:
-        refuse("standardise", standardise, "applies to federated data only", "Call data.standardise in your loader")
-    if not callable(function):
-        refuse(name, function, "must be a function", f'Write {name} = "my_module:{name}"')
-    return _prepared(data, standardise=standardise).train if isinstance(data, Federated) else data
+    return _with_keys(build, {**own, "standardise": inspect.signature(build).parameters["standardise"]})
 
 
 def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
@@ -260,8 +241,8 @@ PROBLEMS: Functions = {
     "multilabel": _on_data(problems.multilabel),
     "next_token": _next_token,
     "supervised": _on_data(problems.supervised),
-    "from_losses": _from_losses,
-    "from_agent_loss": _from_agent_loss,
+    "from_losses": _on_own_loss(problems.from_losses),
+    "from_agent_loss": _on_own_loss(problems.from_agent_loss),
     "quadratic": _quadratic,
     "random_quadratic": problems.random_quadratic,
     "opposing_quadratics": problems.opposing_quadratics,
@@ -484,7 +465,7 @@ def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> A
     if not isinstance(value, dict):
         if key == "oracle":
             raise FedpdError(f'{place} = {shown(value)}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
-        by_name = key == "model" or (key == "data" and value in DATA)  # a name alone is enough
+        by_name = key == "model" or (key == "data" and isinstance(value, str) and value in DATA)  # a name is enough
         if isinstance(value, str) and not by_name and value in ARGUMENTS.get(key, {}):
             raise FedpdError(f"{place} = {value!r}: must be a table. Write {key} = {{ name = {value!r}, ... }}.")
         return value
