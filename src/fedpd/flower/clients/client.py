@@ -29,7 +29,6 @@ from fedpd.flower.carry.protocol import (
 from fedpd.flower.carry.records import RefusedError, pack
 from fedpd.flower.clients import store
 from fedpd.flower.clients.errors import AppError, told
-from fedpd.flower.clients.memory import ClientMemory
 from fedpd.flower.clients.site_policy import (
     SitePolicy,
     check_clients,
@@ -42,6 +41,7 @@ from fedpd.flower.clients.site_policy import (
     policy_file,
     read_policy,
 )
+from fedpd.flower.clients.store import ClientMemory
 from fedpd.flower.method.agent import (
     ClientSetup,
     Local,
