@@ -320,6 +320,22 @@ def test_a_client_that_drops_out_before_its_message_is_left_out_without_another_
     assert grid.asked.count("unmask") == 3 + 2 * 4
 
 
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_client_may_drop_out_between_the_evaluation_of_a_model_and_the_order_with_it(absent: bool) -> None:
+    """Clients took the order's arrays for the evaluated model, and refused a sum of messages over fewer clients."""
+
+    class Later(Dropping):
+        def deliver(self, message: Message) -> Message | None:
+            trains = stage_of(message) == "vectors" and message.metadata.message_type == "train"
+            if absent and trains and order_of(message) == (3, 1):
+                return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+            return InProcessGrid.deliver(self, message)
+
+    found = run(FEDPD, 3, Later(FEDPD, "vectors"), secure_range=BOUND, **PARTIAL | {"evaluate_every": 1})
+    assert found.history["missing"][-1] + found.history["refused"][-1] == absent
+    assert np.isfinite(found.history["loss"]).all()
+
+
 def test_with_too_few_clients_nothing_is_unmasked_and_the_server_starts_again() -> None:
     grid = Dropping(FEDPD, "vectors", nodes=(3, 4))
     found = run(FEDPD, 1, grid, secure_range=BOUND, **PARTIAL)

@@ -86,7 +86,14 @@ class Memory(Protocol):
         """Refuse to take part in an attempt with these clients."""
 
     def remember(self, context: Context, subject: Subject, clients: Sequence[str], digest: str) -> None:
-        """Write down the clients in a sum before it is revealed, or refuse it; the digest is that of the order."""
+        """Write down the clients in a sum before it is revealed, or refuse it.
+
+        Args:
+            context: The client's context.
+            subject: What is added up.
+            clients: The clients in the sum.
+            digest: The hash of the model to evaluate; "": the sum is not of an evaluation.
+        """
 
 
 def asks_for_masks(message: Message) -> bool:
@@ -145,7 +152,7 @@ def _keep(context: Context, kept: dict[str, Any], stage: str) -> None:
 
 
 def _digest(record: ArrayRecord) -> str:
-    """Return a hash of the arrays of an order."""
+    """Return a hash of the model that an evaluation is about."""
     found = hashlib.sha256()
     for name, array in record.items():
         found.update(json.dumps([name, array.dtype, list(array.shape)]).encode())
@@ -255,7 +262,8 @@ def _masked_reply(
     for other, shared in zip(kept["owners"][1:], common(kept["masking"], kept["keys"]), strict=True):
         sign = 1 if name > other else -1
         total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + kept["agreed"]), sign)
-    _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
+    digest = "" if subject.kind == TRAIN else _digest(arrays_of(message.content, "arrays", "order"))
+    _keep(context, {**kept, "digest": digest}, VECTORS)
     content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
     return Message(content, reply_to=message)
 

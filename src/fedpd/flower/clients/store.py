@@ -189,7 +189,7 @@ class ClientMemory:
             check_evaluations_left(policy, found)
 
     def remember(self, context: Context, subject: Subject, clients: Sequence[str], digest: str) -> None:
-        """Write down the clients in a sum before it is revealed, or refuse it; the digest is that of the order."""
+        """Write down the clients in a sum before it is revealed, or refuse it (see `masked_client.Memory`)."""
         policy = read_policy(policy_file(context.node_config))
         with changing(self._path(context)) as found:
             check_set(policy, found, subject, clients, digest)
@@ -316,7 +316,7 @@ def check_set(
         found: The client's memory.
         subject: What is added up.
         clients: The clients in the sum.
-        digest: The hash of the model to evaluate.
+        digest: The hash of the model to evaluate; "": the sum is not of an evaluation, which may be over other clients.
     """
     now = set(clients)
     if policy.participants is not None and now != set(policy.participants):
