@@ -330,6 +330,8 @@ BAD: dict[str, tuple[Callable[[Message], None], str]] = {
     "another name": (entry("config", "fedpd-name", "0"), "expected number 1 of run"),
     "work": (entry("metrics", "fedpd-updates", [1, 2]), "updates are not 1 counts"),
     "negative work": (entry("metrics", "fedpd-samples", [-5]), "samples are not 1 counts"),
+    "work without end": (entry("metrics", "fedpd-samples", [2**52]), "samples are not 1 counts"),
+    "a count of its own": (entry("metrics", "fedpd-rebuilt", 2**63 - 1), "rebuilt = 9223372036854775807 is not 0 or 1"),
     "a field": (entry("metrics", "fedpd-rebuilt", 0.5), "another version of fedpd"),
 }
 
