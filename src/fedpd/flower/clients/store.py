@@ -124,7 +124,9 @@ def load(path: Path, shapes: Shapes, order: Order | None = None) -> SavedAgent |
         log.warning("The client's state is lost: %s", error)
         return None
     updates, samples = (arrays[name] for name in WORK)
-    return SavedAgent(meta["number"], before, after, meta["rebuilt"], updates, samples, meta.get("sent", True))
+    return SavedAgent(
+        meta["number"], before, after, meta["rebuilt"], updates, samples, meta.get("sent", True), meta.get("arrays", "")
+    )
 
 
 def save(path: Path, saved: SavedAgent) -> None:
@@ -138,6 +140,7 @@ def save(path: Path, saved: SavedAgent) -> None:
     arrays = {name: array for name, array in arrays.items() if name not in set(unchanged)}
     arrays |= {"updates": saved.updates, "samples": saved.samples}
     meta = {"number": saved.number, "rebuilt": saved.rebuilt, "sent": saved.sent, "unchanged": unchanged}
+    meta |= {"arrays": saved.arrays} if saved.arrays else {}
     checkpoint.write(path, arrays, meta)
     _remove_old_runs(path.parent)
 
