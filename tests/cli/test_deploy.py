@@ -13,8 +13,7 @@ from fedpd.cli import app
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation
 from fedpd.flower.local.federation import Page, page_member
-from fedpd.flower.local.processes import Member
-from fedpd.flower.local.programs import ADDRESS
+from fedpd.flower.local.programs import ADDRESS, Member
 
 SITES = (["provision", "s"], ["register", "s"], ["client", "s"], ["app-hash", "s"], ["doctor", "s"])
 

@@ -17,7 +17,7 @@ from fedpd.flower import local
 from fedpd.flower.local import LocalFederation, programs
 from fedpd.flower.local.federation import Page
 from fedpd.flower.local.new_app import new_app
-from fedpd.flower.local.processes import Member, tail
+from fedpd.flower.local.programs import Member, tail
 
 AGENTS = 2
 FAST = {"agents": AGENTS, "evaluate-every": 0, "deadline": 300.0, "resend": 20.0, "iterations": 3}

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.fleet_pb2 import PushMessagesResponse
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.cli import flower_superexec as _superexec  # noqa: F401 - a function; the tests want its module
 from flwr.supercore.retry import http_retry
@@ -174,3 +175,5 @@ def test_a_superlink_takes_replies_by_the_functions_that_are_replaced() -> None:
         assert f"fleet_handlers.{name}(request=request, state=state)" in source
     assert "extensions.configure_app(fastapi_app)" in inspect.getsource(superlink_main)
     inspect.signature(SqlLinkState._cleanup_push_session).bind(None, "session", cleanup_messages=True)
+    assert {"session_id", "objects_to_push"} <= set(PushMessagesResponse.DESCRIPTOR.fields_by_name)
+    assert "return False, []" in inspect.getsource(SqlLinkState.store_message_and_object_tree)

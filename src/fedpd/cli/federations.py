@@ -116,9 +116,9 @@ def status(folder: Dir = FEDERATION) -> None:
     from fedpd.base.checks import refuse
     from fedpd.cli.terminal import show_lines
     from fedpd.flower import local
+    from fedpd.flower.local.doctor import examine_processes
     from fedpd.flower.local.federation import describe
-    from fedpd.flower.local.membership import is_server
-    from fedpd.flower.local.server_checks import examine_processes
+    from fedpd.flower.local.provision import is_server
 
     if is_server(folder):
         findings = list(examine_processes(folder))
@@ -257,7 +257,7 @@ def app_hash(app: App) -> None:
     """Print the SHA-256 hash of an app, as a client's policy lists it."""
     _needs("app-hash")
     from fedpd.cli.terminal import show_lines
-    from fedpd.flower.local.guard import app_hash as hash_of
+    from fedpd.flower.local.sites import app_hash as hash_of
 
     show_lines(hash_of(app))
 
@@ -272,9 +272,8 @@ def doctor(
     """
     _needs("doctor")
     from fedpd.cli.terminal import say
-    from fedpd.flower.local.doctor import examine, examine_app
-    from fedpd.flower.local.membership import is_server
-    from fedpd.flower.local.server_checks import examine_server
+    from fedpd.flower.local.doctor import examine, examine_app, examine_server
+    from fedpd.flower.local.provision import is_server
     from fedpd.flower.local.sites import read_site
 
     if is_server(kit):
@@ -300,7 +299,7 @@ def add_site(
     """Add a client to a federation that runs: write its kit, and register its key. Other clients need nothing."""
     _needs("add-site")
     from fedpd.cli.terminal import show_lines
-    from fedpd.flower.local.membership import add_site as add
+    from fedpd.flower.local.provision import add_site as add
 
     show_lines(add(kit, name, out, _passphrase(passphrase_file), key))
 
@@ -309,7 +308,7 @@ def remove_site(kit: ServerKit, name: Name) -> None:
     """Remove a client from a federation that runs: its node, key and certificate. Its name is free again."""
     _needs("remove-site")
     from fedpd.cli.terminal import show_lines
-    from fedpd.flower.local.membership import remove_site as remove
+    from fedpd.flower.local.provision import remove_site as remove
 
     show_lines(remove(kit, name))
 
@@ -318,7 +317,7 @@ def renew(kit: ServerKit, passphrase_file: Passphrase = None) -> None:
     """Make a new certificate for the server. Clients need nothing, because its authority stays."""
     _needs("renew")
     from fedpd.cli.terminal import show_lines
-    from fedpd.flower.local.membership import renew as make_new
+    from fedpd.flower.local.provision import renew as make_new
 
     show_lines(make_new(kit, _passphrase(passphrase_file)))
 

@@ -169,7 +169,8 @@ def change_superlink(
 ) -> None:
     """Change how a SuperLink takes replies and their objects, and let it answer GET at further paths.
 
-    Both handlers have the keyword arguments `request` and `state`.
+    Both handlers have the keyword arguments `request` and `state`. The answer to a reply has the objects that Flower
+    waits for (`objects_to_push`; none if it did not accept the reply) and their `session_id`.
     """
     from flwr.superlink import extensions
     from flwr.superlink.servicer.fleet import fleet_handlers

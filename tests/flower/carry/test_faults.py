@@ -330,6 +330,8 @@ BAD: dict[str, tuple[Callable[[Message], None], str]] = {
     "another name": (entry("config", "fedpd-name", "0"), "expected number 1 of run"),
     "work": (entry("metrics", "fedpd-updates", [1, 2]), "updates are not 1 counts"),
     "negative work": (entry("metrics", "fedpd-samples", [-5]), "samples are not 1 counts"),
+    "work without end": (entry("metrics", "fedpd-samples", [2**52]), "samples are not 1 counts"),
+    "a count of its own": (entry("metrics", "fedpd-rebuilt", 2**63 - 1), "rebuilt = 9223372036854775807 is not 0 or 1"),
     "a field": (entry("metrics", "fedpd-rebuilt", 0.5), "another version of fedpd"),
 }
 
@@ -353,6 +355,44 @@ def test_a_bad_answer_is_refused_and_named_and_the_round_goes_on(name: str, capl
     assert line.startswith("Communication 1 does not use client '1': ")
     with pytest.raises(FederationError, match=why):
         run(FEDPD, 3, Fallible(FEDPD, fault))
+
+
+def judged(reply: Message) -> None:
+    numbers: Any = reply.content["metrics"]
+    for name in ("trained", "samples", "right", "loss", "tests"):
+        numbers[f"judged-{name}"] = 1.0
+    numbers["judged-tests"] = -5.0
+
+
+BAD_EVALUATIONS: dict[str, tuple[Callable[[Message], None], str]] = {
+    "nan": (entry("metrics", "loss", float("nan")), "must all be finite numbers"),
+    "no number": (entry("metrics", "loss", [1.0]), "must all be finite numbers"),
+    "no gradient": (drop_arrays, "must have a loss, a gradient and their counts"),
+    "a gradient with nan": (spoil("w", np.array([0, 1, np.nan, 0])), "NaN or infinity"),
+    "a metric": (entry("metrics", "metric-mae", [1.0, -1.0]), "the sum and the number of a metric's values"),
+    "half of the counts": (entry("metrics", "judged-samples", 3.0), "must have a loss, a gradient and their counts"),
+    "a negative count": (judged, "1 and -5 are not numbers of samples"),
+    "another nonce": (entry("config", "fedpd-nonce", "0" * 32), "does not repeat the nonce"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_EVALUATIONS)
+def test_a_bad_evaluation_is_refused_and_named_and_the_run_goes_on(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    change, why = BAD_EVALUATIONS[name]
+
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver(message)
+        if reply is not None and message.metadata.message_type == "evaluate" and message.metadata.dst_node_id == 2:
+            change(reply)
+        return reply
+
+    there = run(FEDPD, 2, Fallible(FEDPD, fault), evaluate_every=2)
+    assert_same(there.model, simulate(FEDPD, whole(), rounds=2).model)
+    assert np.isnan(there.history["stationarity"]).all()
+    lines = [text for text in caplog.messages if "The evaluation lacks client '1'" in text]
+    assert len(lines) == there.history["refused"][-1]
+    assert all(why in line for line in lines)
+    assert lines
 
 
 def test_updates_are_clipped_where_that_is_asked_for() -> None:

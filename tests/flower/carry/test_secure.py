@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Array, Error, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common.constant import ErrorCode
 
@@ -318,6 +318,43 @@ def test_a_client_that_drops_out_before_its_message_is_left_out_without_another_
     np.testing.assert_array_equal(found.history["samples"], plain.history["samples"])
     assert grid.asked.count("keys") == 3 * 4  # one attempt per communication
     assert grid.asked.count("unmask") == 3 + 2 * 4
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_client_may_drop_out_between_the_evaluation_of_a_model_and_the_order_with_it(absent: bool) -> None:
+    """Clients took the order's arrays for the evaluated model, and refused a sum of messages over fewer clients."""
+
+    class Later(Dropping):
+        def deliver(self, message: Message) -> Message | None:
+            trains = stage_of(message) == "vectors" and message.metadata.message_type == "train"
+            if absent and trains and order_of(message) == (3, 1):
+                return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+            return InProcessGrid.deliver(self, message)
+
+    found = run(FEDPD, 3, Later(FEDPD, "vectors"), secure_range=BOUND, **PARTIAL | {"evaluate_every": 1})
+    assert found.history["missing"][-1] + found.history["refused"][-1] == absent
+    assert np.isfinite(found.history["loss"]).all()
+
+
+def test_a_server_does_not_find_a_message_by_asking_how_far_it_is_from_other_arrays() -> None:
+    """A refusal tells the power of two above the largest change, from arrays that the server chose anew each time."""
+
+    class Searching(Dropping):
+        def deliver(self, message: Message) -> Message | None:
+            asked = stage_of(message) == "vectors" and message.metadata.dst_node_id == 1
+            if asked and len(told) in (1, 2):
+                message.content.array_records["arrays"]["w"] = Array(np.array([1000.0 * len(told), 0, 0, 0]))
+            reply = super().deliver(message)
+            if asked and reply is not None:
+                config: Any = reply.content.config_records.get("config", {})
+                told.append((config.get("fedpd-status"), reply.content.config_records.get(CONFIGS, {}).get("note")))
+            return reply
+
+    told: list[Any] = []
+    with suppress(FederationError):
+        run(FEDPD, 1, Searching(FEDPD, "vectors", nodes=(2,)), agents=4, secure_range=BOUND)
+    assert told[0] == ("done", None)
+    assert told[1] == ("lost", None)
 
 
 def test_with_too_few_clients_nothing_is_unmasked_and_the_server_starts_again() -> None:

@@ -14,7 +14,7 @@ from fedpd.flower import local
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_node_keys
 from fedpd.flower.local.federation import Page, free_ports, is_served
-from fedpd.flower.local.processes import Member, end, start
+from fedpd.flower.local.programs import Member, end, start
 from fedpd.flower.local.proxy import find_nginx
 from tests.flower.deployment import AGENTS, Deployment, equal
 

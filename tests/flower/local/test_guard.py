@@ -13,8 +13,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as flower
 
 from fedpd import FedpdError
-from fedpd.flower.local.guard import app_hash, guarded
 from fedpd.flower.local.new_app import new_app
+from fedpd.flower.local.sites import app_hash, guarded
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # flwr uses an old name of pathspec
 APP = b"the bytes of an app"

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fedpd.flower import local
-from fedpd.flower.local.processes import find
+from fedpd.flower.local.programs import find
 from fedpd.flower.warm.supervisor import SUPEREXEC
 from tests.flower.deployment import Deployment, equal, words_of
 

@@ -17,11 +17,11 @@ import pytest
 
 import fedpd
 from fedpd.flower.local import programs
-from fedpd.flower.local.guard import app_hash
 from fedpd.flower.local.new_app import new_app
-from fedpd.flower.local.processes import Member, end, find, start, tail
+from fedpd.flower.local.programs import Member, end, find, start, tail
 from fedpd.flower.local.provision import provision
 from fedpd.flower.local.proxy import find_nginx
+from fedpd.flower.local.sites import app_hash
 from tests.flower.deployment import equal, simulated
 
 ADDRESS, PORT = "10.77.0.1", 8443
@@ -109,7 +109,7 @@ class Machines:
 
 CLOSED = """
 import pathlib, sys, urllib.error, urllib.request
-from fedpd.flower.warm.fleet import tls_context
+from fedpd.flower.warm.supernode import tls_context
 certificate = pathlib.Path("client.crt") if sys.argv[1] == "known" else None
 context = tls_context(pathlib.Path("ca.crt"), certificate, pathlib.Path("client.key"))
 for path in sys.argv[3:]:

@@ -15,21 +15,23 @@ import fedpd
 from fedpd import FedpdError
 from fedpd.cli import app
 from fedpd.flower.carry.directory import read_owners
-from fedpd.flower.local import accounts, programs
+from fedpd.flower.local import doctor, programs
 from fedpd.flower.local.certificates import end_of, make_node_keys, serial_of
-from fedpd.flower.local.membership import (
+from fedpd.flower.local.doctor import examine_processes, examine_server
+from fedpd.flower.local.provision import (
     add_site,
     authority_end,
     give_to_owner,
     is_server,
+    provision,
     read_server,
+    register_clients,
     remove_site,
     renew,
+    wheel_name,
+    write_wheel,
 )
-from fedpd.flower.local.provision import provision, register_clients
-from fedpd.flower.local.server_checks import examine_processes, examine_server
 from fedpd.flower.local.sites import read_site
-from fedpd.flower.local.wheel import wheel_name, write_wheel
 
 SITES = '[server]\nhost = "fl.example.org"\n[[sites]]\nname = "a"\n[[sites]]\nname = "b"\nconfig = { data = "b.csv" }\n'
 
@@ -157,14 +159,14 @@ def test_status_and_doctor_of_a_server(kits: Path, link: Link, monkeypatch: pyte
     server = kits / "server"
     link.nodes |= {"100": "online", "101": "offline"}
     monkeypatch.setattr(programs, "is_closed", lambda *_: True)
-    monkeypatch.setattr("fedpd.flower.local.server_checks.find_superexecs", lambda: {"127.0.0.1:8000": 7})
+    monkeypatch.setattr("fedpd.flower.local.doctor.find_superexecs", lambda: {"127.0.0.1:8000": 7})
     found = {one.what: one for one in examine_processes(server)}
     assert [name for name, one in found.items() if not one.good] == ["b"]
     assert found["a"].found == "online, node 100"
     assert "offline, node 101. At its machine: fedpd doctor" in found["b"].found
     assert is_server(server)
     assert not is_server(kits / "a")
-    monkeypatch.setattr("fedpd.flower.local.server_checks.other_accounts", lambda: ["ada"])
+    monkeypatch.setattr("fedpd.flower.local.doctor.other_accounts", lambda: ["ada"])
     (server / "server.key").chmod(0o644)
     problems = {one.what: one.found for one in examine_server(server) if not one.good}
     assert set(problems) == {"files", "b"}
@@ -185,8 +187,8 @@ def test_accounts_that_can_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [account("root", 0, "/bin/bash"), account("www", 33, "/bin/sh"), account("nobody", 65534, "/bin/sh")]
     closed = [account("fedpd", 1003, "/usr/sbin/nologin")]
     monkeypatch.setattr(pwd, "getpwall", lambda: people + others + closed)
-    monkeypatch.setattr(accounts.os, "geteuid", lambda: 1002)
-    assert accounts.other_accounts() == ["ada"]
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1002)
+    assert doctor.other_accounts() == ["ada"]
 
 
 def test_the_wheel_is_this_fedpd(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedpd.flower import Federated, InProcessGrid, Local, client_app, federate, 
 from fedpd.flower.local import programs
 from fedpd.flower.local.federation import free_ports
 from fedpd.flower.local.new_app import EXTRAS, new_app
-from fedpd.flower.local.processes import Member, end, start, wait_until
+from fedpd.flower.local.programs import Member, end, start, wait_until
 
 
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, dict[str, Any]]:

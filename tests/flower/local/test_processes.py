@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fedpd.checks import FedpdError
-from fedpd.flower.local.processes import Member, _session, end, find, start, wait_until
+from fedpd.flower.local.programs import Member, _session, end, find, start, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 PARENT = [

@@ -15,9 +15,8 @@ from fedpd.flower.carry.directory import read_owners
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_node_keys
-from fedpd.flower.local.provision import provision, register_clients
+from fedpd.flower.local.provision import provision, register_clients, wheel_name
 from fedpd.flower.local.sites import node_config, read_site, supernode_arguments
-from fedpd.flower.local.wheel import wheel_name
 
 SITES = """
 [server]

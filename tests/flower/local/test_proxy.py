@@ -15,7 +15,7 @@ import pytest
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import ServerCertificates, make_server_certificates
 from fedpd.flower.local.federation import free_ports
-from fedpd.flower.local.processes import Member, end, start, wait_until
+from fedpd.flower.local.programs import Member, end, start, wait_until
 from fedpd.flower.local.proxy import FLEET, find_nginx, proxy_command, proxy_config
 
 HOST = "127.0.0.1"

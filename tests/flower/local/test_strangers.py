@@ -17,14 +17,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fedpd.flower.local import membership, programs
+from fedpd.flower.local import programs, provision
 from fedpd.flower.local.certificates import new_authority, sign_client
 from fedpd.flower.local.federation import free_ports
-from fedpd.flower.local.membership import read_server
-from fedpd.flower.local.processes import Member, end, start, wait_until
-from fedpd.flower.local.provision import describe_sites, provision
+from fedpd.flower.local.programs import Member, end, start, wait_until
+from fedpd.flower.local.provision import describe_sites, read_server
 from fedpd.flower.local.proxy import OBJECT, SMALL, proxy_command
-from fedpd.flower.warm.fleet import tls_context
+from fedpd.flower.warm.supernode import tls_context
 
 HOST = "127.0.0.1"
 ATTACKERS = 511
@@ -73,7 +72,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     text = f'[server]\nhost = "{HOST}"\nport = {port}\nlink-port = {link_port}\n'
     text += "".join(f'[[sites]]\nname = "{name}"\n' for name in "ab")
     (folder / "sites.toml").write_text(text)
-    provision(folder / "sites.toml", folder / "kits")
+    provision.provision(folder / "sites.toml", folder / "kits")
     server = folder / "kits" / "server"
     link = ThreadingHTTPServer((HOST, link_port), Link)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -180,7 +179,7 @@ def test_a_removed_client_stays_outside(gate: Gate) -> None:
     server = gate.kits / "server"
     plan, sites = read_server(server)
     describe_sites(server, plan, [site for site in sites if site.name != "b"])
-    assert membership._reload(server) == "The proxy knows it."
+    assert provision._reload(server) == "The proxy knows it."
     context = gate.context("b")
     until, refusals = time.monotonic() + 20, 0
     while refusals < 5 and time.monotonic() < until:  # nginx's old workers may answer for a moment
@@ -189,4 +188,4 @@ def test_a_removed_client_stays_outside(gate: Gate) -> None:
     assert refusals == 5
     assert gate.ask(gate.context("a")) == 200
     describe_sites(server, plan, sites)
-    membership._reload(server)
+    provision._reload(server)

@@ -20,15 +20,12 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from fedpd.flower.carry.directory import read_owners
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_server_certificates
-from fedpd.flower.local.doctor import examine
+from fedpd.flower.local.doctor import examine, examine_processes, examine_server
 from fedpd.flower.local.federation import free_ports
-from fedpd.flower.local.membership import add_site, remove_site, renew
 from fedpd.flower.local.new_app import new_app
-from fedpd.flower.local.processes import Member, end, find, start, tail
-from fedpd.flower.local.programs import find_superexecs
-from fedpd.flower.local.provision import provision
+from fedpd.flower.local.programs import Member, end, find, find_superexecs, start, tail
+from fedpd.flower.local.provision import add_site, provision, remove_site, renew
 from fedpd.flower.local.proxy import find_nginx
-from fedpd.flower.local.server_checks import examine_processes, examine_server
 from fedpd.flower.local.sites import read_site
 from tests.flower.deployment import words_of
 

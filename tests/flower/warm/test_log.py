@@ -10,8 +10,8 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from fedpd.flower.warm import log
-from fedpd.flower.warm.log import GRACEFULLY, SuperNodeLog, flower
+from fedpd.flower.warm import supernode
+from fedpd.flower.warm.supernode import GRACEFULLY, SuperNodeLog, flower
 
 MESSAGE = (
     "",
@@ -55,12 +55,12 @@ def test_a_root_logger_does_not_write_the_lines_again(
     lines: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command line gives the root logger a handler, which wrote every check for work of a SuperExec."""
-    monkeypatch.setattr(log, "watch_answers", lambda look: None)
-    monkeypatch.setattr(log, "update_console_handler", lambda **_: None)
+    monkeypatch.setattr(supernode, "watch_answers", lambda look: None)
+    monkeypatch.setattr(supernode, "update_console_handler", lambda **_: None)
     root = logging.StreamHandler(sys.stderr)
     logging.getLogger().addHandler(root)
     try:
-        log.prepare()
+        supernode.prepare_log()
         flower.debug("Runtime.AcquireTask")
         flower.info("one")
     finally:

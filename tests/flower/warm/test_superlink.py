@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from fastapi import FastAPI, HTTPException
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
@@ -34,8 +34,19 @@ def reply_to(order: str, node: int = 7) -> PushMessagesRequest:
     )
 
 
-def part(size: int, node: int = 7, run: int = RUN) -> PushObjectRequest:
-    return PushObjectRequest(node=Node(node_id=node), run_id=run, session_id="session", object_content=bytes(size))
+def part(size: int, session: str = "1", node: int = 7, run: int = RUN) -> PushObjectRequest:
+    return PushObjectRequest(node=Node(node_id=node), run_id=run, session_id=session, object_content=bytes(size))
+
+
+def accepting(*known: str) -> Any:
+    """Stands for Flower's handler: it opens a session for a reply to one of these orders."""
+    sessions = iter("123456789")
+
+    def handle(request: PushMessagesRequest, state: Any) -> PushMessagesResponse:
+        missing = ["object"] if request.messages_list[0].metadata.reply_to_message_id in known else []
+        return PushMessagesResponse(session_id=next(sessions), objects_to_push=missing)
+
+    return handle
 
 
 def test_a_reply_ends_where_its_order_says_and_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +55,7 @@ def test_a_reply_ends_where_its_order_says_and_is_not_stored(caplog: pytest.LogC
     counts = ReplyLimits({RUN: LIMIT}.get)
     state = SimpleNamespace(_cleanup_push_session=lambda session, cleanup_messages: deleted.append(session))
     assert set(inspect.signature(SqlLinkState._cleanup_push_session).parameters) >= {"session_id", "cleanup_messages"}
-    take = partial(counts.messages(lambda request, state: None), state=state)
+    take = partial(counts.messages(accepting("order-1", "order-2")), state=state)
     store = partial(counts.objects(lambda request, state: stored.append(len(request.object_content))), state=state)
     take(reply_to("order-1"))
     store(part(500))
@@ -56,10 +67,34 @@ def test_a_reply_ends_where_its_order_says_and_is_not_stored(caplog: pytest.LogC
         take(reply_to("order-1"))
     store(part(900, node=8))  # another client
     take(reply_to("order-2"))
-    store(part(900))
-    store(part(10**6, run=5))  # an app that did not say
+    store(part(900, "2"))
+    store(part(10**6, run=5, node=8))  # an app that did not say
     assert stored == [500, 900, 900, 10**6]
-    assert deleted == ["session"]
+    assert deleted == ["1"]
+
+
+def test_no_other_message_of_a_node_opens_a_new_account_for_its_reply() -> None:
+    """To begin a reply to another order, or to one that does not exist, set the count of the first reply to zero."""
+    stored: list[int] = []
+    counts = ReplyLimits({RUN: LIMIT}.get)
+    state = SimpleNamespace(_cleanup_push_session=lambda session, cleanup_messages: None)
+    take = partial(counts.messages(accepting("order-1", "order-2")), state=state)
+    store = partial(counts.objects(lambda request, state: stored.append(len(request.object_content))), state=state)
+    take(reply_to("order-1"))
+    store(part(600))
+    take(reply_to("made-up"))
+    with pytest.raises(HTTPException):
+        store(part(600))
+    take(reply_to("order-2"))
+    store(part(600, "3"))
+    for order in ("order-1", "order-2"):
+        with pytest.raises(HTTPException):  # also in another session
+            take(reply_to(order)), store(part(600, {"order-1": "1", "order-2": "4"}[order]))
+    store(part(600, ""))  # which Flower takes for any session
+    with pytest.raises(HTTPException):
+        store(part(600, ""))
+    assert stored == [600, 600, 600]
+    assert set(counts.received) == {(7, "order-1"), (7, "order-2"), (7, "")}
 
 
 def test_the_limit_of_a_run_follows_from_its_model_and_outlives_processes(

@@ -13,14 +13,14 @@ import pytest
 from flwr.supercore import heartbeat
 from flwr.supernode import fleet_http_connection, start_client_internal
 
-from fedpd.flower.warm import fleet
-from fedpd.flower.warm.fleet import NotAdmittedError, PatientHeartbeat, patient_invoker, persist
+from fedpd.flower.warm import supernode
+from fedpd.flower.warm.supernode import NotAdmittedError, PatientHeartbeat, patient_invoker, persist
 
 LOOP = """
 import subprocess, sys
 from pathlib import Path
 from fedpd.flower.warm import supernode
-from fedpd.flower.warm.fleet import NotAdmittedError
+from fedpd.flower.warm.supernode import NotAdmittedError
 
 supernode.SHORTEST, supernode.LONGEST = 0.1, 0.2
 
@@ -101,7 +101,7 @@ def test_a_supernode_that_is_not_admitted_does_not_exit(monkeypatch: pytest.Monk
         raise httpx.ConnectError("no server")
 
     monkeypatch.setattr(fleet_http_connection.FleetHttpClient, "RegisterNode", refuse)
-    invoker = fleet.patient_invoker()
+    invoker = supernode.patient_invoker()
     invoker.max_tries = 1
     monkeypatch.setattr(fleet_http_connection, "make_simple_http_retry_invoker", lambda: invoker)
     with (

@@ -20,8 +20,8 @@ from flwr.supernode.cli import flower_supernode as _supernode  # noqa: F401
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fedpd.flower import private
-from fedpd.flower.warm import shim, superexec, tokens
-from fedpd.flower.warm.tokens import HiddenTokens, hide_token, new_secret, take_secret
+from fedpd.flower.warm import shim, superexec
+from fedpd.flower.warm.superexec import HiddenTokens, hide_token, new_secret, take_secret
 
 METHOD = "/flwr.proto.Runtime/AcquireTask"
 
@@ -63,7 +63,7 @@ def test_a_token_is_in_a_file_without_a_name(tmp_path: Path) -> None:
 
 
 def test_a_superexec_takes_the_secret_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tokens.VARIABLE, "")
+    monkeypatch.setenv(superexec.VARIABLE, "")
     secret = new_secret()
     seen: dict[str, Any] = {}
     program: Any = sys.modules["flwr.supercore.cli.flower_superexec"]

@@ -153,6 +153,7 @@ class _Collection:
         self.failures = 0  # requests in a row that the SuperLink answered with an error
         self.refreshed = now
         self.one_by_one = False
+        self.measured: tuple[RecordDict | None, int] = (None, 0)  # the newest small content, and its bytes
         if timeouts.quorum is not None:
             self.directory.refresh()
 
@@ -182,8 +183,11 @@ class _Collection:
             if now >= order.due and not waits:
                 content = self.contents[name] if order.content is None else order.content
                 node = self.directory.nodes[name]
-                taken, size = _send(self.grid, content, node, self.kind, self.lifetime)
+                size = self._measure(content)
+                taken = push(self.grid, Message(content, node, self.kind, ttl=self.lifetime))
                 del content
+                if size > LARGE:  # Flower's messages refer to themselves, so they would stay in memory for a while
+                    gc.collect()
                 self.bytes_down += size
                 self.one_by_one |= size > LARGE
                 if taken:
@@ -192,6 +196,15 @@ class _Collection:
                 else:
                     self._postpone(name, "the SuperLink did not accept the order")
 
+    def _measure(self, content: RecordDict) -> int:
+        """Return the bytes of a content. Clients that get the same content follow each other."""
+        if content is not self.measured[0]:
+            size = serialised_bytes(content)
+            if size > LARGE:
+                return size
+            self.measured = content, size
+        return self.measured[1]
+
     def receive(self) -> None:
         """Read the replies that have arrived. Large ones are fetched one by one, so that one is in memory at a time."""
         for identities in [[one] for one in self.sent] if self.one_by_one else [list(self.sent)]:
@@ -199,7 +212,7 @@ class _Collection:
             garbage = self.one_by_one and bool(replies)
             while replies:
                 self._accept(replies.pop(0))
-            if garbage:  # see `_send`
+            if garbage:  # see `send`
                 gc.collect()
         for name in (*self.answers, *self.refused):
             self.pending.pop(name, None)
@@ -256,15 +269,6 @@ class _Collection:
             self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())
         else:
             self.answers[name] = answer
-
-
-def _send(grid: Grid, content: RecordDict, node: int, kind: str, lifetime: float) -> tuple[list[str], int]:
-    """Send a content; return Flower's identity of the message, if it was accepted, and its bytes."""
-    size = serialised_bytes(content)
-    taken = push(grid, Message(content, node, kind, ttl=lifetime))
-    if size > LARGE:  # Flower's messages refer to themselves, so they would stay in memory for a while
-        gc.collect()
-    return taken, size
 
 
 def pull(grid: Grid, identities: list[str]) -> list[Message] | None:

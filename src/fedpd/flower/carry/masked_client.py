@@ -3,8 +3,10 @@
 The client masks x_{0,i}^+ - x_0, not x_{0,i}^+, because fixed-point numbers need a range. It refuses an entry outside
 this range: a message that was cut silently does not fit the dual that the client keeps. It refuses orders without
 masks, a sum of fewer clients than the server promised it, both secrets of one client, and what its memory of earlier
-sums forbids (`Memory`). All clients of an attempt mask with a hash of what they were told: the order, the clients and
-their keys. If the server tells two clients different things, their masks do not cancel.
+sums forbids (`Memory`). An order that comes again must have the same arrays: a refusal by the range tells how far the
+message is from them, and many would tell the message. All clients of an attempt mask with a hash of what they were
+told: the order, the clients and their keys. If the server tells two clients different things, their masks do not
+cancel.
 """
 
 import hashlib
@@ -86,7 +88,14 @@ class Memory(Protocol):
         """Refuse to take part in an attempt with these clients."""
 
     def remember(self, context: Context, subject: Subject, clients: Sequence[str], digest: str) -> None:
-        """Write down the clients in a sum before it is revealed, or refuse it; the digest is that of the order."""
+        """Write down the clients in a sum before it is revealed, or refuse it.
+
+        Args:
+            context: The client's context.
+            subject: What is added up.
+            clients: The clients in the sum.
+            digest: The hash of the model to evaluate; "": the sum is not of an evaluation.
+        """
 
 
 def asks_for_masks(message: Message) -> bool:
@@ -144,8 +153,8 @@ def _keep(context: Context, kept: dict[str, Any], stage: str) -> None:
     context.state.config_records[RECORD] = ConfigRecord({**kept, "stage": stage})
 
 
-def _digest(record: ArrayRecord) -> str:
-    """Return a hash of the arrays of an order."""
+def hash_of(record: ArrayRecord) -> str:
+    """Return a hash of the arrays of an order or of an evaluation."""
     found = hashlib.sha256()
     for name, array in record.items():
         found.update(json.dumps([name, array.dtype, list(array.shape)]).encode())
@@ -255,7 +264,8 @@ def _masked_reply(
     for other, shared in zip(kept["owners"][1:], common(kept["masking"], kept["keys"]), strict=True):
         sign = 1 if name > other else -1
         total = ring.add(total, ring.mask(shared, len(vector), PURPOSE + kept["agreed"]), sign)
-    _keep(context, {**kept, "digest": _digest(arrays_of(message.content, "arrays", "order"))}, VECTORS)
+    digest = "" if subject.kind == TRAIN else hash_of(arrays_of(message.content, "arrays", "order"))
+    _keep(context, {**kept, "digest": digest}, VECTORS)
     content[RECORD] = ConfigRecord({"attempt": stage["attempt"], "vector": ring.write(total), **fields})
     return Message(content, reply_to=message)
 

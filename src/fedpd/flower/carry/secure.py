@@ -295,13 +295,12 @@ class Attempt(NamedTuple):
         """Do the four stages once; return the replies and their sum, or None if too few clients are left."""
         least, knew = self.question.subject.least, set(self.lost)
         about = self.question.about
-        keys = ask(KEYS, {name: self.content(KEYS, about=about) for name in senders}, self.reading(_keys))
-        keys = self._again(keys)
+        keys = self._again(ask(KEYS, dict.fromkeys(senders, self.content(KEYS, about=about)), self.reading(_keys)))
         if len(keys) < least:
             return {}, None
         names = list(keys)
         table = {"names": names, "keys": [key for one in keys.values() for key in one.public]}
-        shares = ask(SHARES, {name: self.content(SHARES, **table) for name in names}, self.reading(_sealed))
+        shares = ask(SHARES, dict.fromkeys(names, self.content(SHARES, **table)), self.reading(_sealed))
         if len(shares) < least:
             return {}, None
         total = Sum(self.question.ring, self.question.size)
@@ -315,11 +314,11 @@ class Attempt(NamedTuple):
         lists: dict[str, Any] = {"active": active, "missing": missing}
         needed = confirmations(len(names), least)
         if needed:
-            signed = ask(SIGN, {name: self.content(SIGN, **lists) for name in active}, self.reading(_signature))
+            signed = ask(SIGN, dict.fromkeys(active, self.content(SIGN, **lists)), self.reading(_signature))
             if len(signed) < needed:
                 return {}, None
             lists |= {"signed": list(signed), "signatures": list(signed.values())}
-        told = ask(UNMASK, {name: self.content(UNMASK, **lists) for name in active}, self.reading(_revealed))
+        told = ask(UNMASK, dict.fromkeys(active, self.content(UNMASK, **lists)), self.reading(_revealed))
         group = _Group(about, names, keys, told)
         lacking = group.lacking([*active, *missing])
         if lacking is not None:

@@ -15,7 +15,7 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.value import constant
 from fedpd.core import Method, Problem, Tree, form_with_absent
 from fedpd.engine.privacy import private_oracle
-from fedpd.flower.carry.masked_client import asks_for_masks, masking_mod, promised_clients
+from fedpd.flower.carry.masked_client import asks_for_masks, hash_of, masking_mod, promised_clients
 from fedpd.flower.carry.protocol import (
     PREFIX,
     Order,
@@ -26,10 +26,9 @@ from fedpd.flower.carry.protocol import (
     reply_content,
     reply_without_work,
 )
-from fedpd.flower.carry.records import RefusedError, pack
+from fedpd.flower.carry.records import RefusedError, arrays_of, pack
 from fedpd.flower.clients import store
 from fedpd.flower.clients.errors import AppError, told
-from fedpd.flower.clients.memory import ClientMemory
 from fedpd.flower.clients.site_policy import (
     SitePolicy,
     check_clients,
@@ -42,6 +41,7 @@ from fedpd.flower.clients.site_policy import (
     policy_file,
     read_policy,
 )
+from fedpd.flower.clients.store import ClientMemory
 from fedpd.flower.method.agent import (
     ClientSetup,
     Local,
@@ -194,7 +194,7 @@ def client_app(
             with scope(is_double(setups.method(context)[1])):
                 setup = setups.client(context, order.form, order.rounds)
                 check_privacy(policy, private_kinds(setup.algorithm))
-                content = answer_order(setup, order, message.content, name(context), context, memory)
+                content = answer_order(setup, order, message.content, name(context), context, memory, masked=masked)
         except (FedpdError, *DETERMINISTIC) as error:
             note = _note(error, context, name(context))
             content = reply_content(reply_without_work(order, name(context), "refused", note))
@@ -335,7 +335,14 @@ def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
 
 
 def answer_order(
-    setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context, memory: ClientMemory
+    setup: ClientSetup,
+    order: Order,
+    content: RecordDict,
+    name: str,
+    context: Context,
+    memory: ClientMemory,
+    *,
+    masked: bool,
 ) -> RecordDict:
     """Return the reply to an order or to a repeated order; the state is on disk before this returns."""
     check_same_method(order.algorithm, setup.spec)
@@ -346,10 +353,14 @@ def answer_order(
             f"order: number {order.number} came after number {saved.number} was done; it is ignored. If the server "
             f"resumes from a backup, run at this client: fedpd restore STATE --run {order.run} --number {order.number}"
         )
+    arrays = hash_of(arrays_of(content, "arrays", "order")) if masked else ""
+    if masked and saved is not None and saved.number == order.number and saved.arrays not in ("", arrays):
+        log.warning("Client %r has done order %d with other arrays, and answers only that.", name, order.number)
+        return reply_content(reply_without_work(order, name, "lost"))  # the server sends the whole order again
     if saved is None or saved.number < order.number:
         spend(memory, setup, order, context)
         try:
-            saved = carry_out(setup, order, content, saved)
+            saved = carry_out(setup, order, content, saved)._replace(arrays=arrays)
         except LostStateError:
             log.warning("Client %r has lost its state and asks the server for the data to continue.", name)
             return reply_content(reply_without_work(order, name, "lost"))

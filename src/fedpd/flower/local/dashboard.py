@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.local.federation import read
-from fedpd.flower.local.processes import find
+from fedpd.flower.local.programs import find
 from fedpd.report import watch
 
 EVERY = 1.0  # the refresh interval in seconds

@@ -1,11 +1,13 @@
-"""Checks of a client's machine, before it joins a federation: each failure is a sentence with a remedy.
+"""Checks of a client's machine and of the server's: each failure is a sentence with a remedy.
 
-A SuperNode that the server turns away does not learn why. These checks find the reasons: the server's name, its port,
-its certificate, the clock, whether it sees this client online, the versions, the disk, the SuperExec, other users of
-the machine, and, with the app, its data.
+A SuperNode that the server turns away does not learn why. The checks of a client's machine find the reasons: the
+server's name, its port, its certificate, the clock, whether it sees this client online, the versions, the disk, the
+SuperExec, other users of the machine, and, with the app, its data. Those of the server's look at its files, its
+processes and its clients.
 """
 
 import importlib
+import os
 import socket
 import ssl
 import stat
@@ -29,13 +31,16 @@ from flwr.clientapp import ClientApp
 
 from fedpd import __version__
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.flower.carry.directory import read_owners
 from fedpd.flower.carry.protocol import DRY_STEP, PREFIX
 from fedpd.flower.clients.client import LOCAL
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.clients.store import free_bytes
-from fedpd.flower.local.accounts import other_accounts
+from fedpd.flower.local import programs
+from fedpd.flower.local.certificates import AUTHORITY_KEY, end_of
 from fedpd.flower.local.programs import HOST, find_superexecs
-from fedpd.flower.local.sites import Site, node_config
+from fedpd.flower.local.provision import authority_end, nodes_of, read_server
+from fedpd.flower.local.sites import ServerPlan, Site, node_config
 from fedpd.flower.private import (
     VERSIONS,
     AcquireTaskRequest,
@@ -47,13 +52,16 @@ from fedpd.flower.private import (
     TaskIdentity,
     set_identity,
 )
-from fedpd.flower.warm.fleet import tls_context
 from fedpd.flower.warm.program import STATUS
+from fedpd.flower.warm.supernode import AHEAD, BEHIND, tls_context
 
 SECONDS = 10.0  # for each connection
-AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
 ROOM = 10**9  # bytes that a client should have for its state and its apps
 DAYS = 14  # before the certificate ends, the checks say so
+FIRST = 1000  # the first id of a person's account; system accounts have smaller ones
+NOBODY = 65534
+CLOSED = ("nologin", "false", "sync")  # shells of accounts that cannot log in
+SECRETS = ("server.key", AUTHORITY_KEY, "superexec.secret")
 
 
 class Finding(NamedTuple):
@@ -329,7 +337,7 @@ def _ask(site: Site) -> dict[str, Any]:
 
 def examine_app(site: Site, app: Path) -> Iterator[Finding]:
     """Yield the findings of the checks that need the app: its hash, its data, and one local step."""
-    from fedpd.flower.local.guard import app_hash, check_hash
+    from fedpd.flower.local.sites import app_hash, check_hash
 
     def listed(site: Site) -> str:
         found = app_hash(app)
@@ -375,3 +383,107 @@ def _load_app(app: Path) -> tuple[ClientApp, dict[str, str | int | float | bool]
     finally:
         sys.path.remove(str(app.absolute()))
     return loaded, settings.get("config", {})
+
+
+def other_accounts() -> list[str]:
+    """Return the names of accounts that can log in, other than root and the one of this process."""
+    try:
+        import pwd
+    except ImportError:  # this system has no such list
+        return []
+    return sorted(
+        account.pw_name
+        for account in pwd.getpwall()
+        if account.pw_uid >= FIRST
+        and account.pw_uid not in (NOBODY, os.geteuid())
+        and not account.pw_shell.endswith(CLOSED)
+    )
+
+
+def examine_server(kit: Path) -> Iterator[Finding]:
+    """Yield the findings of all checks of a server's kit."""
+    read_server(kit)  # a mistake shows at once
+    yield finding("versions", lambda: f"{versions()}; the clients must have the same")
+    yield finding("files", lambda: _server_files(kit))
+    yield finding("certificate", lambda: _server_certificate(kit))
+    yield finding("disk", lambda: _server_disk(kit))
+    yield finding("other users", _server_users)
+    yield from examine_processes(kit)
+
+
+def examine_processes(kit: Path) -> Iterator[Finding]:
+    """Yield which parts of the server run, and whether each client is online."""
+    server, sites = read_server(kit)
+    yield finding("SuperLink", lambda: _superlink(kit, server))
+    yield finding("SuperExec", lambda: _server_superexec(server))
+    yield finding("proxy", lambda: _proxy(kit, server))
+    try:
+        nodes = nodes_of(kit, server)
+        owners = read_owners(kit / "clients.json")
+    except FedpdError as error:
+        yield Finding("clients", str(error), False)
+        return
+    for site in sites:
+        yield client_finding(site.name, owners.get(site.name), nodes)
+
+
+def client_finding(name: str, node: int | None, nodes: dict[str, str]) -> Finding:
+    """Return whether a client is online, by its node and the status of all nodes."""
+    status = nodes.get(str(node))
+    if status == "online":
+        return Finding(name, f"online, node {node}", True)
+    if node is None or status is None:
+        return Finding(name, "its key is not registered. Run: ./start.sh register.", False)
+    remedy = f"At its machine: fedpd doctor, and systemctl status fedpd-{name}"
+    never = "it has never been online" if status == "registered" else "offline"
+    return Finding(name, f"{never}, node {node}. {remedy}.", False)
+
+
+def _server_files(kit: Path) -> str:
+    for name in SECRETS:
+        path = kit / name
+        if not path.is_file() and name != AUTHORITY_KEY:  # whose owner may keep it elsewhere
+            raise FedpdError(f"{path} is missing. Copy it from the server's kit.")
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise FedpdError(f"{path} can be read by others. Run: chmod 600 {path}.")
+    return "the secrets are their owner's alone"
+
+
+def _server_certificate(kit: Path) -> str:
+    left = (end_of(kit / "server.pem").timestamp() - time.time()) / 86400
+    if left < DAYS:
+        raise FedpdError(f"the certificate ends in {left:.0f} days. Run: fedpd renew {kit}.")
+    return f"it is valid for {left:.0f} days, the authority until {authority_end(kit)}"
+
+
+def _server_disk(kit: Path) -> str:
+    free = free_bytes(kit)
+    if free < ROOM:
+        raise FedpdError(f"{kit} has {free / 1e9:.1f} GB left. Make room: the SuperLink's database holds messages.")
+    return f"{free / 1e9:.0f} GB are left"
+
+
+def _server_users() -> str:
+    others = other_accounts()
+    if not others:
+        return "nobody else has an account on this machine"
+    return f"{', '.join(others)} can log in on this machine, and whoever can log in here can start runs on all clients"
+
+
+def _superlink(kit: Path, server: ServerPlan) -> str:
+    if not programs.is_healthy(server.link_port, kit / "ca.crt"):
+        raise FedpdError(f"none answers at {HOST}:{server.link_port}. Run: systemctl start fedpd-superlink.")
+    return f"answers at {HOST}:{server.link_port}"
+
+
+def _server_superexec(server: ServerPlan) -> str:
+    pid = find_superexecs().get(f"{HOST}:{server.link_port}")
+    if pid is None:
+        raise FedpdError("none runs, so no run can start. Run: systemctl start fedpd-superexec.")
+    return f"runs, process {pid}"
+
+
+def _proxy(kit: Path, server: ServerPlan) -> str:
+    if not programs.is_closed(server.port, kit / "ca.crt"):
+        raise FedpdError(f"none answers at port {server.port}. Run: systemctl start fedpd-proxy.")
+    return f"answers at port {server.port}, and lets only known clients in"

@@ -39,8 +39,17 @@ from fedpd.flower.local.certificates import (
     make_server_certificates,
     write_secret,
 )
-from fedpd.flower.local.processes import Member, end, find, start, wait_until
-from fedpd.flower.local.programs import CONNECTION, HOST, find_superexecs, work_address
+from fedpd.flower.local.programs import (
+    CONNECTION,
+    HOST,
+    Member,
+    end,
+    find,
+    find_superexecs,
+    start,
+    wait_until,
+    work_address,
+)
 from fedpd.flower.local.proxy import find_nginx, proxy_command, proxy_config
 from fedpd.flower.warm.program import write_programs
 

@@ -3,23 +3,42 @@
 A kit is all that its machine needs besides Python: a wheel of fedpd, keys, certificates, settings, scripts that install
 and start it, systemd units, a compose file and half a page of instructions. Scripts find their files by their own
 place, so a kit also runs in another folder; only the systemd units contain the folder of sites.toml. `register_clients`
-registers the clients' public keys at the SuperLink, and writes which node owns which client's name. `membership` adds
-and removes clients later, so the server's kit also holds the federation's description and its authority, encrypted.
+registers the clients' public keys at the SuperLink, and writes which node owns which client's name.
+
+The wheel has the files of the installed package, so a kit needs no index for it: on an index, a stranger could take its
+name.
+
+`add_site`, `remove_site` and `renew` change a federation that runs, at the server's kit, which therefore also holds the
+federation's description and its authority, encrypted. No other client has to do anything. The proxy reads its files
+again when this process sends it a signal, and keeps the connections that it has.
 """
 
+import hashlib
+import io
+import json
+import os
 import secrets
 import shutil
+import signal
 import time
+import zipfile
+from base64 import urlsafe_b64encode
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import psutil
 import tomlkit
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
+import fedpd
 from fedpd import __version__
 from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError, refuse
@@ -30,6 +49,8 @@ from fedpd.flower.local.certificates import (
     AUTHORITY_DAYS,
     Authority,
     ServerCertificates,
+    end_of,
+    load_authority,
     make_node_keys,
     make_server_certificates,
     new_authority,
@@ -40,13 +61,16 @@ from fedpd.flower.local.certificates import (
 )
 from fedpd.flower.local.programs import HOST
 from fedpd.flower.local.proxy import SITES, proxy_config
-from fedpd.flower.local.sites import ServerPlan, SitePlan, read_sites
-from fedpd.flower.local.wheel import wheel_name, write_wheel
+from fedpd.flower.local.sites import ServerPlan, SitePlan, check_site, read_sites
 
 KEY_REMEDY = 'Make it at the client: ssh-keygen -t ecdsa -b 384 -N "" -f client.key, and give client.key.pub'
 SECONDS = 120.0  # that the SuperLink may take to start
 KEYS, PASSPHRASE = "keys", "passphrase"
 PARTS = ("superlink", "superexec", "proxy", "register")  # the processes of the server
+LEFT_OUT = ("__pycache__",)
+DATE = (2020, 1, 1, 0, 0, 0)  # the same files make the same wheel
+TAG = "Wheel-Version: 1.0\nGenerator: fedpd\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+PARTITION = "partition-id"
 
 
 class _Text(Template):
@@ -241,3 +265,199 @@ def _register(home: Path, key: Path) -> int:
     except FedpdError as error:
         remedy = "If the key is registered and only clients.json is lost, unregister its node and run this again"
         raise FedpdError(f"{key.name} was not registered ({str(error).rstrip('.')}). {remedy}.") from None
+
+
+def wheel_name() -> str:
+    """Return the name of the wheel's file."""
+    return f"fedpd-{fedpd.__version__}-py3-none-any.whl"
+
+
+def write_wheel(folder: Path) -> str:
+    """Write the wheel into a folder, and return its SHA-256 hash."""
+    content = _content()
+    (folder / wheel_name()).write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _content() -> bytes:
+    package, about = Path(fedpd.__file__).parent, f"fedpd-{fedpd.__version__}.dist-info"
+    files = {
+        f"fedpd/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and not set(LEFT_OUT) & set(path.parts)
+    }
+    installed = distribution("fedpd")
+    for name in ("METADATA", "entry_points.txt"):
+        files[f"{about}/{name}"] = (installed.read_text(name) or "").encode()
+    files[f"{about}/WHEEL"] = TAG.encode()
+    lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
+    files[f"{about}/RECORD"] = "\n".join([*lines, f"{about}/RECORD,,", ""]).encode()
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, DATE), content, zipfile.ZIP_DEFLATED)
+    return whole.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    return urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def is_server(kit: Path) -> bool:
+    """Return whether a folder is a server's kit."""
+    return (kit / "sites.toml").is_file() and (kit / KEYS).is_dir()
+
+
+def read_server(kit: Path) -> tuple[ServerPlan, list[SitePlan]]:
+    """Return the server and the clients of a server's kit.
+
+    Raises:
+        FedpdError: If the folder is no server's kit.
+    """
+    if not is_server(kit):
+        refuse("KIT", str(kit), "is not a server's kit", "Give the folder `server` of fedpd provision")
+    return read_sites(kit / "sites.toml")
+
+
+def add_site(kit: Path, name: str, out: Path, passphrase: bytes, key: Path | None = None) -> str:
+    """Write the kit of a new client, register its key, and return what is left to do.
+
+    Args:
+        kit: The server's kit, whose SuperLink runs.
+        name: The new client's name.
+        out: The folder in which to write its kit.
+        passphrase: That of the authority's key.
+        key: The file with its public key, if it has made its own keys; None: this function makes them.
+
+    Raises:
+        FedpdError: If the name is taken, or the passphrase is wrong, or the SuperLink does not run.
+    """
+    server, sites = read_server(kit)
+    if name == "server" or any(site.name == name for site in sites):
+        rule = "is a name of this federation already"
+        refuse("NAME", name, rule, f"Choose another one, or run fedpd remove-site {kit} {name} first")
+    if (out / name).exists():
+        refuse("--out", str(out / name), "exists already", "Give another folder: new kits have new keys")
+    taken = [site.config.get(PARTITION, -1) for site in sites]
+    number = 1 + max((place for place in taken if isinstance(place, int)), default=-1)
+    config = {PARTITION: number, "num-partitions": max(number, len(sites)) + 1}
+    site = check_site(SitePlan(name, config, {}, key), "NAME")
+    check_keys([*sites, site])
+    authority = load_authority(kit, passphrase)
+    try:
+        write_site(out / name, kit, server, site, authority)
+        describe_sites(kit, server, [*sites, site])
+        give_to_owner(kit)
+        node = register_clients(kit, server.link_port)[name]
+    except BaseException:
+        shutil.rmtree(out / name, ignore_errors=True)
+        describe_sites(kit, server, sites)
+        for path in _files(kit, name):
+            path.unlink(missing_ok=True)
+        raise
+    give_to_owner(kit)
+    return f"{name} is node {node}. {_reload(kit)} Copy {out / name} to its machine, and read its README.md there."
+
+
+def remove_site(kit: Path, name: str) -> str:
+    """Remove a client: its node, its name, its key and its certificate; return what happened.
+
+    Raises:
+        FedpdError: If there is no such client, or the SuperLink does not run.
+    """
+    server, sites = read_server(kit)
+    left = [site for site in sites if site.name != name]
+    if len(left) == len(sites):
+        refuse("NAME", name, "is no client of this federation", f"Its clients: {', '.join(s.name for s in sites)}")
+    node = read_owners(kit / "clients.json").get(name)
+    if node is not None:
+        _unregister(kit, server, node)
+        others = {one: owner for one, owner in read_owners(kit / "clients.json").items() if one != name}
+        with replace_file(kit / "clients.json") as file:
+            file.write(json.dumps(others, indent=1).encode() + b"\n")
+    describe_sites(kit, server, left)
+    for path in _files(kit, name):
+        path.unlink(missing_ok=True)
+    give_to_owner(kit)
+    who = f"{name} was not registered" if node is None else f"{name}, node {node}, is no longer registered"
+    return f"{who}. {_reload(kit)} Set agents of the next runs to {len(left)}."
+
+
+def renew(kit: Path, passphrase: bytes) -> str:
+    """Make a new certificate for the server, by the same authority, and return what is left to do."""
+    server, _ = read_server(kit)
+    files = make_server_certificates(kit, server.names, server.days, load_authority(kit, passphrase))
+    give_to_owner(kit)
+    return (
+        f"The new certificate ends on {end_of(files.certificate):%Y-%m-%d}. Clients need nothing. Use it: systemctl "
+        "restart fedpd-superlink fedpd-proxy. Runs continue."
+    )
+
+
+def authority_end(kit: Path) -> str:
+    """Return the day on which the authority and all certificates of clients end."""
+    certificate = x509.load_pem_x509_certificate((kit / "ca.crt").read_bytes())
+    return f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+
+
+def nodes_of(kit: Path, server: ServerPlan) -> dict[str, str]:
+    """Return the status of each registered node, as the SuperLink sees it now: "online", "offline" or "registered".
+
+    Raises:
+        FedpdError: If the SuperLink does not run.
+    """
+    if not programs.is_healthy(server.link_port, kit / "ca.crt"):
+        raise FedpdError(f"no SuperLink answers at {programs.HOST}:{server.link_port}. Start it: ./start.sh superlink.")
+    home = kit.absolute() / "flwr"
+    if not (home / "config.toml").is_file():
+        raise FedpdError("no client is registered. Run: ./start.sh register.")
+    found = programs.flwr(home, "supernode", "list", programs.CONNECTION)["nodes"]
+    return {node["node-id"]: node["status"] for node in found if node["status"] != "unregistered"}
+
+
+def _files(kit: Path, name: str) -> list[Path]:
+    return [kit / KEYS / f"{name}.{ending}" for ending in ("pub", "crt")]
+
+
+def _unregister(kit: Path, server: ServerPlan, node: int) -> None:
+    """Unregister a node; one that is not registered any more is no problem."""
+    if str(node) in nodes_of(kit, server):
+        programs.flwr(kit.absolute() / "flwr", "supernode", "unregister", str(node), programs.CONNECTION)
+
+
+def _reload(kit: Path) -> str:
+    """Let the proxy of a kit read its files again; return a sentence about it."""
+    remedy = "When the proxy runs, it knows this."
+    with suppress(OSError, ValueError, psutil.Error):
+        process = psutil.Process(int((kit / "nginx.pid").read_text()))
+        if "nginx" not in process.name():
+            return remedy
+        try:
+            process.send_signal(signal.SIGHUP)
+        except psutil.AccessDenied:
+            return "Tell the proxy: sudo systemctl kill --signal=HUP fedpd-proxy."
+        return "The proxy knows it."
+    return remedy
+
+
+def give_to_owner(kit: Path) -> None:
+    """Give the files of a kit to the user to whom its folder belongs, if root has written them.
+
+    That user could put links to files of others in their place meanwhile, so no link is followed.
+    """
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    owner = kit.stat()
+    for folder in (kit, kit / KEYS, kit / "flwr"):
+        try:
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # missing, or a link
+            continue
+        try:
+            for name in os.listdir(opened):  # noqa: PTH208 - a folder that is open
+                found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                if (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+                    os.chown(name, owner.st_uid, owner.st_gid, dir_fd=opened, follow_symlinks=False)
+        finally:
+            os.close(opened)

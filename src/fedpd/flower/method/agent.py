@@ -112,6 +112,7 @@ class SavedAgent(NamedTuple):
         updates: The local updates of every step.
         samples: The samples of every step.
         sent: Whether the agent took part in the communication itself, and not only in skipped rounds before it.
+        arrays: The hash of the order's arrays under masks, from which the client masks its change; "": there were none.
     """
 
     number: int
@@ -121,6 +122,7 @@ class SavedAgent(NamedTuple):
     updates: np.ndarray
     samples: np.ndarray
     sent: bool = True
+    arrays: str = ""
 
 
 class LostStateError(FedpdError):

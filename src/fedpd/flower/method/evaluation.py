@@ -160,6 +160,8 @@ def read_evaluation(request: RecordDict, content: RecordDict, model: Tree) -> Cl
         raise RefusedError(f"evaluation: {values} must all be finite numbers.")
     gradient = unpack(content.array_records["arrays"], model, "gradient")
     judged = CorrectCounts(*np.array(numbers[1:])) if len(numbers) > 1 else None
+    if judged is not None and min(judged.samples, judged.tests) < 0:
+        raise RefusedError(f"evaluation: {judged.samples:g} and {judged.tests:g} are not numbers of samples.")
     own = {key: _metric_sum(key, sums) for key, sums in metrics.items() if key.startswith(METRIC)}
     return ClientEvaluation(numbers[0], gradient, judged, own)
 

@@ -299,10 +299,15 @@ class Communication(NamedTuple):
         return self._record(self.state.number - 1 if self.state.number else "start")
 
 
+MOST = 2**40  # updates or samples of a step, so that sums over all rounds and clients fit 64 bits
+
+
 def _check_work(reply: Reply, steps: int) -> Reply:
     for name, column in (("updates", reply.updates), ("samples", reply.samples)):
-        if len(column) != steps or not all(0 <= one < 2**53 for one in column):
+        if len(column) != steps or not all(0 <= one < MOST for one in column):
             raise RefusedError(f"reply: {name} are not {steps} counts.")
+    if reply.rebuilt not in (0, 1):
+        raise RefusedError(f"reply: rebuilt = {reply.rebuilt} is not 0 or 1.")
     if not 0 <= reply.epsilon < math.inf:
         raise RefusedError(f"reply: epsilon = {reply.epsilon} is not a number of at least 0.")
     return reply

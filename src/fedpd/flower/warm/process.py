@@ -57,7 +57,7 @@ from fedpd.flower.private import (
     validate_and_resolve_root_certificates,
 )
 from fedpd.flower.warm import shim
-from fedpd.flower.warm.tokens import hide_token
+from fedpd.flower.warm.superexec import hide_token
 
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS

@@ -11,7 +11,7 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import HTTPException, Request
 
@@ -30,33 +30,32 @@ from fedpd.flower.warm.program import STATUS
 log = logging.getLogger(f"flwr.{__name__}")
 
 
-class Received(NamedTuple):
-    """The bytes that a node has sent in reply to one order, by the name of the order."""
-
-    order: str
-    size: int
+MOST = 100_000  # the newest replies whose bytes are remembered
 
 
 class ReplyLimits:
-    """Counts the bytes of each node's reply, and refuses more than the run of the order allows."""
+    """Counts the bytes of each reply, and refuses more than the run of its order allows.
+
+    A reply has one account per node and order, also if a node sends it in several sessions. Flower stores an object
+    only in a session that an accepted reply has opened, so a node cannot open an account by itself.
+    """
 
     def __init__(self, limit: Callable[[int], int | None] = read_limit) -> None:
         self.limit = limit
-        self.received: dict[int, Received] = {}
+        self.received: dict[tuple[int, str], int] = {}  # by node and order, or session if its order is not known: bytes
+        self.orders: dict[tuple[int, str], str] = {}  # by node and session
         self.lock = Lock()
 
-    def count(self, node: int, run: int, size: int, order: str | None = None) -> None:
-        """Count bytes of a node; `order` names the order to which a new reply belongs.
+    def count(self, node: int, run: int, size: int, order: str) -> None:
+        """Count bytes of the reply of a node to an order.
 
         Raises:
             HTTPException: If they are more than a reply of this run may have.
         """
         with self.lock:
-            before = self.received.get(node, Received("", 0))
-            if order is not None and order != before.order:
-                before = Received(order, 0)
-            self.received[node] = before._replace(size=before.size + size)
-            total = before.size + size
+            total = self.received[node, order] = self.received.get((node, order), 0) + size
+            while len(self.received) > MOST:
+                del self.received[next(iter(self.received))]
         limit = self.limit(run)
         if limit is not None and total > limit:
             log.warning("Node %d sends %d bytes; a reply of run %d has at most %d. Refused.", node, total, run, limit)
@@ -66,10 +65,21 @@ class ReplyLimits:
         """Return Flower's handler of a reply and the list of its objects, with the count."""
 
         def counted(request: Any, state: Any) -> Any:
-            for message in request.messages_list:
-                about = message.metadata
-                self.count(request.node.node_id, about.run_id, request.ByteSize(), about.reply_to_message_id)
-            return handle(request=request, state=state)
+            if not request.messages_list:
+                return handle(request=request, state=state)
+            node, about = request.node.node_id, request.messages_list[0].metadata  # Flower takes no other
+            account = node, about.reply_to_message_id
+            is_new = account not in self.received
+            self.count(node, about.run_id, request.ByteSize(), account[1])
+            answer = handle(request=request, state=state)
+            with self.lock:
+                if answer.objects_to_push:
+                    self.orders[node, answer.session_id] = account[1]
+                    while len(self.orders) > MOST:
+                        del self.orders[next(iter(self.orders))]
+                elif is_new:  # Flower has not accepted it, e.g. because there is no such order
+                    self.received.pop(account, None)
+            return answer
 
         return counted
 
@@ -80,10 +90,12 @@ class ReplyLimits:
         """
 
         def counted(request: Any, state: Any) -> Any:
+            node, session = request.node.node_id, request.session_id
             try:
-                self.count(request.node.node_id, request.run_id, len(request.object_content))
+                order = self.orders.get((node, session), session)
+                self.count(node, request.run_id, len(request.object_content), order)
             except HTTPException:
-                delete_reply(state, request.session_id)
+                delete_reply(state, session)
                 raise
             return handle(request=request, state=state)
 
