@@ -17,8 +17,8 @@ fifth of the duals. Momentum adds up the noise of small cohorts, so
 
     beta = min(0.8, max(1 - 1/K, 1 - (loss at y, smoothed)/(loss at x^0))) :
 
-a small cohort starts with little momentum, and gets more as the loss at y comes down. That is the loss of agents that had
-no part in the last update, so it shows what the agents have in common. Five agents or more have beta = 0.8 at once.
+a small cohort starts with little momentum, and gets more as the loss at y comes down. That is the loss of agents which
+had no part in the last update, so it shows what agents have in common. Five agents or more have beta = 0.8 at once.
 
 Trials find gamma. In the rounds 0, 1, 4, 16, 64, ... agents make their Q steps with each step size of a ladder, on the
 same samples, and send H of each, the mean loss over the second half of the steps. The ladder is 0, 2^-11, 2^-9, ..., 2
