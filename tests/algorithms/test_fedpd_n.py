@@ -67,6 +67,24 @@ def test_the_momentum_follows_the_cohort(cohort: int, beta: float) -> None:
     assert y[2] == pytest.approx(y[1] + (2 - y[1]) + beta * (beta * 1 + 2 - y[1]))
 
 
+@pytest.mark.parametrize(
+    ("cohort", "loss", "beta"),
+    [(1, 3.0, 0.0), (1, 2.0, 0.0), (1, 0.5, 0.75), (1, 0.1, 0.8), (3, 1.0, 2 / 3), (6, 2.0, 0.8)],
+)
+def test_the_momentum_of_a_small_cohort_grows_as_the_loss_comes_down(cohort: int, loss: float, beta: float) -> None:
+    method = algorithms.fedpd_n(iterations=1, batch=1, cohort=cohort, step=1.0, rho=0.0)
+    server = method.server(Vector(jnp.zeros(1)))
+    numbers = method.init(LocalObjective.without_samples(server.y), server.y).numbers._replace(first=jnp.asarray(loss))
+    server = server._replace(
+        momentum=Vector(jnp.ones(1)),
+        round=jnp.int32(5),
+        orders=server.orders._replace(level=jnp.asarray(2.0)),
+        watch=server.watch._replace(loss=jnp.asarray(loss), best=jnp.asarray(4.0)),
+    )
+    server, _ = method.aggregate(server, (server.y, numbers), 1.0)  # no agent moves
+    assert float(server.momentum.tree[0]) == pytest.approx(beta)
+
+
 def test_a_layer_delivers_the_mean_too() -> None:
     method = algorithms.fedpd_n(iterations=2, batch=1, cohort=6, step=0.1, adapt=False)
     small = transforms.wrap(method, up=transforms.top_k(1.0))

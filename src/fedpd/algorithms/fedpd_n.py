@@ -13,7 +13,12 @@ rho = 1, beta = 0 and penalty = 1 are Algorithm 2 at p = 0 from the server's mod
 `fedpd(eta=gamma Q, oracle=sgd(gamma, Q, batch), start="server")`. The defaults are a relative of it. FedPD from the
 server's model is Nesterov's momentum in disguise, since its duals push with the mean of past updates. At participation
 K/N this push lags by N/K times as many rounds. So beta does the same at the server, at once, and rho = 0.2 keeps a
-fifth of the duals. beta = min(0.8, 1 - 1/K), because momentum adds up the noise of small cohorts.
+fifth of the duals. Momentum adds up the noise of small cohorts, so
+
+    beta = min(0.8, max(1 - 1/K, 1 - (loss at y, smoothed)/(loss at x^0))) :
+
+a small cohort starts with little momentum, and gets more as the loss at y comes down. That is the loss of agents which
+had no part in the last update, so it shows what agents have in common. Five agents or more have beta = 0.8 at once.
 
 Trials find gamma. In the rounds 0, 1, 4, 16, 64, ... agents make their Q steps with each step size of a ladder, on the
 same samples, and send H of each, the mean loss over the second half of the steps. The ladder is 0, 2^-11, 2^-9, ..., 2
@@ -62,6 +67,7 @@ NEAR = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 16.0)  # the ladder afterwards
 CALIBRATES = 5  # agents: one alone may know a single class, and any step is good for that
 EARLY = 8  # the last round in which trials may raise gamma
 TRIALS = (0, *(4**k for k in range(16)))  # the rounds of trials
+MOMENTUM = 0.8  # the most
 WORST = 1e9  # stands for a loss that is not finite
 RHO = "0 leaves the duals out, 1 is FedPD's"
 BETA = "0 leaves the momentum out; None chooses it by the cohort"
@@ -249,7 +255,7 @@ class FedPDN(Method):
         step = server.orders.step
         dual = server.dual + share * self.dual_step(step) * (x - server.y)
         u = x + self.eta(step) * dual - server.y
-        beta = min(0.8, 1 - 1 / self.cohort) if self.beta is None else self.beta
+        beta = self.momentum_after(server) if self.beta is None else self.beta
         momentum = beta * server.momentum + u
         y = server.y + u + beta * momentum
         age = server.age + 1
@@ -257,6 +263,12 @@ class FedPDN(Method):
         new = server._replace(y=y, dual=dual, momentum=momentum, mean=w, age=age, round=server.round + 1)
         new = self.adapted(new, server, numbers) if self.adapt else new
         return new, (new.y, new.orders)
+
+    def momentum_after(self, server: Server) -> Array:
+        """Return beta, which grows with the decrease of the loss at y if the cohort is small."""
+        level, least = server.orders.level, min(MOMENTUM, 1 - 1 / self.cohort)
+        made = jnp.where(level > 0, 1 - server.watch.loss / jnp.where(level > 0, level, 1), 0)
+        return jnp.clip(made, least, MOMENTUM)
 
     def adapted(self, new: Server, old: Server, numbers: Numbers) -> Server:
         """Return the server with the step size of the next round, or at an earlier model."""
@@ -398,7 +410,7 @@ def fedpd_n(
         step: The first step size gamma; None: trials in the first round find it.
         adapt: Whether trials and losses change the step size during the run, and return to an earlier model.
         rho: The part of a dual step that is made, in [0, 1].
-        beta: The server's momentum, in [0, 1); None: min(0.8, 1 - 1/K).
+        beta: The server's momentum, in [0, 1); None: 0.8, and less at first for fewer than five agents.
         penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
 
     Examples:
