@@ -397,3 +397,10 @@ HOLDER = HoldsItself()
 def test_a_function_that_uses_what_holds_it_is_refused_with_a_sentence() -> None:
     with pytest.raises(UnidentifiedError, match="Give the function what it needs as an argument"):
         fingerprint(HOLDER)
+
+
+def test_structures_of_pytrees_are_identified_by_their_form() -> None:
+    one, same, other = (
+        jax.tree.structure(tree) for tree in ({"a": 0, "b": [1]}, {"a": 5, "b": [2]}, {"a": [0], "b": 1})
+    )
+    assert fingerprint(one) == fingerprint(same) != fingerprint(other)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from jax import monitoring
+from torch import nn
 
 import fedpd
 from fedpd import algorithms, data, oracles, problems, simulate, transforms
@@ -69,6 +71,54 @@ def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
         two = simulate(method(0.1), second, rounds=4)
     assert found == []
     assert one.history["loss"][-1] != two.history["loss"][-1]
+
+
+class Partly(nn.Module):
+    """A module with a frozen layer and a buffer, as adapters of peft and Hugging Face's models have them."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.head, self.shift = nn.Linear(3, 4), nn.Linear(4, 2), shift
+        self.first.weight.requires_grad = False
+        self.register_buffer("positions", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.first(x)) + self.positions + self.shift)
+
+
+def test_a_module_with_frozen_arrays_compiles_once_also_for_other_data() -> None:
+    def agents(seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        return data.from_arrays({name: {"x": rng.normal(size=(4, 3)), "y": np.arange(4) % 2} for name in "ab"})
+
+    torch.manual_seed(0)
+    net = Partly()
+    first, second = (problems.network(net, agents(seed)) for seed in (0, 1))
+    one = simulate(method(0.1), first, rounds=2)
+    with compilations() as found:
+        again = simulate(method(0.1), first, rounds=3)
+        two = simulate(method(0.1), second, rounds=2)
+    assert found == []
+    assert again.history["loss"][2] == one.history["loss"][2] != two.history["loss"][2]
+    net.shift = 1.0  # another function, though of the same layers
+    with compilations() as found:
+        three = simulate(method(0.1), problems.network(net, agents(1), check=False), rounds=2)
+    assert "_rounds" in str(found)
+    assert three.history["loss"][0] != two.history["loss"][0]
+
+
+def test_functions_that_changed_since_are_not_shared() -> None:
+    def made(factor: list[float]) -> Any:
+        return problems.from_losses(
+            lambda x, rows: factor[0] * (rows @ x - 1) ** 2, np.full((2, 3, 4), 0.1), np.zeros(4)
+        )
+
+    changing = [1.0]
+    first = made(changing)
+    simulate(method(0.1), first, rounds=1)
+    changing[0] = 3.0
+    assert simulate(method(0.1), made([1.0]), rounds=1).history["loss"][0] == 1.0
+    assert simulate(method(0.1), first, rounds=1).history["loss"][0] == 3.0
 
 
 def test_a_second_run_of_a_problem_with_metrics_compiles_nothing() -> None:

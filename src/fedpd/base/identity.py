@@ -266,6 +266,8 @@ def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the bytes that identify a value."""
     if value is None or isinstance(value, bool | int | str | bytes | PurePath | type(...)):
         yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, jax.tree_util.PyTreeDef):
+        yield f"structure {value}".encode()
     elif isinstance(value, float | complex) and not isinstance(value, np.generic):
         yield f"{type(value).__name__} {value!r}".encode()  # repr of a float is exact
     elif isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, jax.core.Tracer):

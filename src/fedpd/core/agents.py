@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from fedpd.base.checks import FedpdError
-from fedpd.base.identity import drop_stale_programs
+from fedpd.base.identity import content_hash, drop_stale_programs
 from fedpd.core import Array, Key, LocalObjective, Losses, Noise, Penalty, Problem, RandomLosses, Statistics, Tree
 from fedpd.core.problem import AgentLoss, NamedMetrics, WithFrozen
 from fedpd.core.rows import rows_by_device
@@ -67,6 +67,21 @@ class Functions(NamedTuple):
         functions = Functions(*(_bare(one) for one in self))
         return functions._map_metrics(_bare), self.losses.frozen
 
+    def shared(self) -> "Functions":
+        """Return functions with the same content that a program may be compiled for already; else these.
+
+        Two problems of one module are made of different functions with the same content, and JAX tells functions apart
+        by their identity. What the functions use may have changed since, so their content is read again.
+        """
+        if self in _shared.values():
+            return self
+        digest = content_hash(self)
+        found = _shared.pop(digest, self)
+        _shared[digest] = self if found is not self and content_hash(found) != digest else found
+        while len(_shared) > MOST_SHARED:
+            del _shared[next(iter(_shared))]
+        return _shared[digest]
+
     def with_frozen(self, frozen: Tree | None) -> "Functions":
         """Return functions of `without_frozen` with these arrays, which may be traced."""
         if frozen is None:
@@ -84,6 +99,10 @@ class Functions(NamedTuple):
             return tuple((name, metric._replace(values=change(metric.values))) for name, metric in metrics)
 
         return self._replace(metrics=changed(self.metrics), central=changed(self.central))
+
+
+MOST_SHARED = 8  # functions hold the module that they are made of
+_shared: dict[bytes, Functions] = {}  # by their content; the newest are last
 
 
 def _bare(function: Any) -> Any:

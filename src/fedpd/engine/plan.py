@@ -85,7 +85,7 @@ def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
     key = jnp.stack(keys) if plan.many else keys[0]
     central = None if plan.central is None else put_on_devices(layout, plan.central.rows, SHARED)
     inputs = Inputs(shard, key, method, start, stragglers, sample, frozen, everyone, central)
-    return program, Template(functions, *program[2:]), inputs
+    return program, Template(functions.shared(), *program[2:]), inputs
 
 
 def plan_functions(plan: Plan) -> Functions:
