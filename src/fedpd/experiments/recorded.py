@@ -17,8 +17,7 @@ from fedpd.base.saved import is_saved, load_result
 from fedpd.clock import Clock
 from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
-from fedpd.engine.measure.divergence import Divergence
-from fedpd.engine.measure.history import History
+from fedpd.engine.measure.history import Divergence, History
 from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.views.entries import Entry, entry_of

@@ -15,7 +15,7 @@ from fedpd import theory
 from fedpd.base.checks import FedpdError, shown
 from fedpd.core import Problem
 from fedpd.engine.measure.columns import KNOWN, NETWORK, Column
-from fedpd.engine.measure.divergence import LARGE_PROBLEM
+from fedpd.engine.measure.history import LARGE_PROBLEM
 from fedpd.engine.views.entries import (
     Entry,
     cost_values,

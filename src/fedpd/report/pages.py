@@ -23,8 +23,8 @@ import numpy as np
 
 from fedpd.base.atomic import check_replaceable, replace_file
 from fedpd.base.checks import FedpdError, choice, positive, refuse
+from fedpd.base.process import versions
 from fedpd.base.spec import Spec
-from fedpd.base.versions import versions
 from fedpd.clock import from_file
 from fedpd.core import Problem
 from fedpd.engine.measure.columns import Column, column_of

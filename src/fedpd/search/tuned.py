@@ -18,8 +18,8 @@ from fedpd.base.progress import Event, StepFunction, shown
 from fedpd.core import Method, Problem
 from fedpd.engine.measure.central import central_test
 from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, metric_columns
-from fedpd.engine.measure.targets import check_target
-from fedpd.engine.resume import problem_identity
+from fedpd.engine.measure.history import check_target
+from fedpd.engine.plan import problem_identity
 from fedpd.engine.run import Run, Runs
 from fedpd.engine.views.entries import MAIN, Entry, entry_of
 from fedpd.engine.views.notebook import Frame, table_frame

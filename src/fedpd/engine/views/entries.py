@@ -7,8 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fedpd.engine.measure.columns import KNOWN, NETWORK, Column, column_of
-from fedpd.engine.measure.divergence import Divergence
-from fedpd.engine.measure.history import History
+from fedpd.engine.measure.history import Divergence, History
 
 
 class Measured(Protocol):

@@ -16,8 +16,7 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.process import return_large_blocks
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Method, Tree
-from fedpd.engine.measure.history import History, write_parquet
-from fedpd.engine.measure.targets import Until
+from fedpd.engine.measure.history import History, Until, write_parquet
 from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect

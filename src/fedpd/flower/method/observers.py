@@ -18,7 +18,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.progress import ProgressFunction, Row, ends_run
 from fedpd.core import Tree
 from fedpd.engine.measure.columns import KNOWN
-from fedpd.engine.measure.targets import Target, Until, has_row, make_targets
+from fedpd.engine.measure.history import Target, Until, has_row, make_targets
 from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.method.run import FederatedRun, label_of

@@ -19,8 +19,8 @@ from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.process import versions
 from fedpd.base.value import constant
-from fedpd.base.versions import versions
 from fedpd.core import Kind, Method, Tree
 from fedpd.engine.average import averaged
 from fedpd.engine.fit import check_agents
