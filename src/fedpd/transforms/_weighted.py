@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, Key, LocalObjective, Tree, Value, Vector, Work, makes, opened, vectors_of
-from fedpd.core.method import Exchange, Method, Mixing, form_with_absent
-from fedpd.transforms._layer import WithInner
+from fedpd.core.method import Exchange, Method, Mixing, WithInner, form_with_absent
 
 
 class Weights(Value):

@@ -35,7 +35,7 @@ from fedpd.core.agents import (
     with_padding_agents,
 )
 from fedpd.core.distances import largest_distance_on_host
-from fedpd.core.personal import part_of
+from fedpd.core.message import part_of
 from fedpd.engine.backends.compiled import (
     NEVER,
     AgentTable,

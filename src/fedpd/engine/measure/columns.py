@@ -24,7 +24,7 @@ from jax import lax
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, Vector, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
-from fedpd.core.personal import is_none
+from fedpd.core.message import is_none
 from fedpd.core.problem import AgentLoss, NamedMetrics
 from fedpd.core.statistics import own_statistics, with_own_statistics
 from fedpd.theory.curvature import local_smoothness
