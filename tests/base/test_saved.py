@@ -144,6 +144,7 @@ NEWEST = ("broadcasts", "rounds", "model")
         ("fedpd.engine.backends.cohort_rounds:Newest", "fedpd.engine.backends.compiled", NEWEST),
         ("fedpd.engine.clock.events:Working", "fedpd.engine.clock", ("agent", "newest")),
         ("fedpd.engine.measure.divergence:Divergence", "fedpd.engine.measure.history", ("round", "message")),
+        ("fedpd.transforms._weighted:Agent", "fedpd.transforms._means", ("inner", "weight")),
     ],
 )
 def test_a_result_saved_before_its_class_moved_can_be_read(old: str, now: str, fields: tuple[str, ...]) -> None:

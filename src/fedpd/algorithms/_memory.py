@@ -82,7 +82,7 @@ from fedpd.algorithms._memory_parts import (
 from fedpd.algorithms.lbfgs import Server as Search
 from fedpd.algorithms.lbfgs import first_trial, next_trial
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work
-from fedpd.core.stacked import choose, dots, empty_stack, in_precision_of, mix, put, row
+from fedpd.core.vectors import choose, dots, empty_stack, in_precision_of, mix, put, row
 
 UNMIXED = 1e3  # the budget without mixing: on "one agent 100 times steeper", 1e6 swings far away and 1e9 diverges
 CLOSE = 1e-2  # eta of a descent, in units of the first eta or of 1/negative curvature

@@ -52,7 +52,7 @@ from fedpd.algorithms._memory_parts import (
     with_outcome,
 )
 from fedpd.core import Array, Key, LocalObjective, Vector, Work
-from fedpd.core.stacked import dots, empty_stack, in_precision_of, mix, put, row
+from fedpd.core.vectors import dots, empty_stack, in_precision_of, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds
 

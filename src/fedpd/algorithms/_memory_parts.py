@@ -16,7 +16,7 @@ from fedpd.algorithms._rules import eta_above_theorem_1
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Vector, Work, augmented_lagrangian
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
-from fedpd.core.stacked import dots, empty_stack, gram, in_precision_of, mix, norm, put, row
+from fedpd.core.vectors import dots, empty_stack, gram, in_precision_of, mix, norm, put, row
 
 
 class Rules(NamedTuple):

@@ -49,6 +49,7 @@ MOVED |= {
     "fedpd.engine.backends.cohort_rounds": "fedpd.engine.backends.compiled",
     "fedpd.engine.clock.events": "fedpd.engine.clock",
     "fedpd.engine.measure.divergence": "fedpd.engine.measure.history",
+    "fedpd.transforms._weighted": "fedpd.transforms._means",
 }
 
 

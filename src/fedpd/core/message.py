@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from tree_math import Vector
 
-from fedpd.core.types import Array, Tree
+from fedpd.core.vectors import Array, Tree
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
 from fedpd.core.objective import LocalObjective
 from fedpd.core.oracle import Oracle, Work, step_above_limit
-from fedpd.core.types import Array, Key, Tree
+from fedpd.core.vectors import Array, Key, Tree
 
 
 class Mixing(NamedTuple):

@@ -19,7 +19,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.value import Value, attribute
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.sampling import multiply_words
-from fedpd.core.types import Array, Key
+from fedpd.core.vectors import Array, Key
 
 WORD = 30  # bits of the samples that a 32-bit number holds; JAX has no 64-bit integers with float32
 STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"

@@ -36,8 +36,7 @@ from fedpd.core.agents import (
 )
 from fedpd.engine.clock import Timed
 from fedpd.engine.loop import Inputs, Program, Template
-from fedpd.engine.measure.central import CentralTest
-from fedpd.engine.measure.columns import MEASURED, Column
+from fedpd.engine.measure.columns import MEASURED, CentralTest, Column
 from fedpd.engine.measure.history import Target
 from fedpd.engine.participation import Participation, most_present
 from fedpd.transforms import Accountant, ExampleAccountant

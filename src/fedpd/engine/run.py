@@ -28,8 +28,18 @@ from fedpd.engine.measure.personal import (
     personalize,
 )
 from fedpd.engine.plan import Plan, on_host, run_identity
-from fedpd.engine.views.entries import MAIN, Entry, end_text, entry_of
-from fedpd.engine.views.notebook import Frame, ends_text, entries_html, history_frame, run_html, spent_text
+from fedpd.engine.views.entries import (
+    MAIN,
+    Entry,
+    Frame,
+    end_text,
+    ends_text,
+    entries_html,
+    entry_of,
+    history_frame,
+    run_html,
+    spent_text,
+)
 from fedpd.oracles import sgd
 
 if TYPE_CHECKING:

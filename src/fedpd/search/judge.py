@@ -17,11 +17,11 @@ import numpy as np
 from fedpd.base.checks import FedpdError, below, positive, refuse
 from fedpd.core import Method, Problem, Tree
 from fedpd.core.rows import stored
+from fedpd.engine.checks import trace_round
 from fedpd.engine.config import RunConfig
 from fedpd.engine.measure.columns import Column
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan, simulate
-from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import MAIN, cost_values, first_kept, measured_rows, reached_row
 from fedpd.search.candidates import Axis, Candidate
 

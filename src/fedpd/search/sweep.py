@@ -20,15 +20,14 @@ from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
 from fedpd.engine.average import Averaged
+from fedpd.engine.checks import check_agents, check_schedules, check_variance, explain_running, fewest_present
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
-from fedpd.engine.fit import check_agents, check_variance, fewest_present
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, Runs, results
 from fedpd.engine.simulate import drive, make_plan
-from fedpd.engine.tracing import check_schedules, explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text

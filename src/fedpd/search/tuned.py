@@ -16,13 +16,11 @@ from fedpd.base.checks import FedpdError, at_least, count, nearest, positive, re
 from fedpd.base.identity import UnidentifiedError, fingerprint
 from fedpd.base.progress import Event, StepFunction, shown
 from fedpd.core import Method, Problem
-from fedpd.engine.measure.central import central_test
-from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, metric_columns
+from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, central_test, metric_columns
 from fedpd.engine.measure.history import check_target
 from fedpd.engine.plan import problem_identity
 from fedpd.engine.run import Run, Runs
-from fedpd.engine.views.entries import MAIN, Entry, entry_of
-from fedpd.engine.views.notebook import Frame, table_frame
+from fedpd.engine.views.entries import MAIN, Entry, Frame, entry_of, table_frame
 from fedpd.experiments import run_folder
 from fedpd.experiments.calls import table_of
 from fedpd.search.candidates import Candidate, Conditions, Listed, LocalWork, make_candidates, make_work

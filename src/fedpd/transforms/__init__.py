@@ -18,11 +18,13 @@ from fedpd.transforms._compress import random_k as random_k
 from fedpd.transforms._compress import sign as sign
 from fedpd.transforms._compress import top_k as top_k
 from fedpd.transforms._means import MeanRule as MeanRule
+from fedpd.transforms._means import Weights as Weights
 from fedpd.transforms._means import centered_clipping as centered_clipping
 from fedpd.transforms._means import geometric_median as geometric_median
 from fedpd.transforms._means import krum as krum
 from fedpd.transforms._means import median as median
 from fedpd.transforms._means import trimmed_mean as trimmed_mean
+from fedpd.transforms._means import weighted as weighted
 from fedpd.transforms._private import Accountant as Accountant
 from fedpd.transforms._private import ExampleAccountant as ExampleAccountant
 from fedpd.transforms._private import Gaussian as Gaussian
@@ -30,8 +32,6 @@ from fedpd.transforms._private import gaussian as gaussian
 from fedpd.transforms._server import ServerStep as ServerStep
 from fedpd.transforms._server import server_optimizer as server_optimizer
 from fedpd.transforms._ways import Transform as Transform
-from fedpd.transforms._weighted import Weights as Weights
-from fedpd.transforms._weighted import weighted as weighted
 from fedpd.transforms._wrap import wrap as wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.

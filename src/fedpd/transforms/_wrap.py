@@ -14,7 +14,7 @@ from fedpd.core.dp_sgd import FROM_SYSTEM
 from fedpd.core.message import IsPersonal
 from fedpd.core.method import Exchange, Layer, Method, Mixing, form_with_absent, layers_of, message_kinds, read_inside
 from fedpd.transforms._attacks import Corrupted
-from fedpd.transforms._means import MeanRule
+from fedpd.transforms._means import MeanRule, Weighted, Weights, with_weights
 from fedpd.transforms._personal import Personal, with_personal_parameters
 from fedpd.transforms._private import Gaussian, Private, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
@@ -34,7 +34,6 @@ from fedpd.transforms._ways import (
     start_held,
     uplink,
 )
-from fedpd.transforms._weighted import Weighted, Weights, with_weights
 
 KNOWN_KINDS: dict[Any, tuple[tuple[Kind | None, ...], ...]] = {}  # by the structure of a method
 MOST_KINDS = 256  # a structure keeps the functions of a method alive, and what they hold

@@ -32,7 +32,7 @@ from fedpd.core.agents import (
     sharded,
     update_agents,
 )
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 from fedpd.engine.backends.liveness import Liveness, when_missed
 from fedpd.engine.loop import (
     INPUTS,

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpd.core import Array, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
-from fedpd.core.stacked import mix
+from fedpd.core.vectors import mix
 from fedpd.engine.backends.memory import MemoryBackend, Progress, row_of_one_round
 from fedpd.engine.loop import (
     Executor,

@@ -23,7 +23,7 @@ from fedpd.base.process import versions
 from fedpd.base.value import constant
 from fedpd.core import Kind, Method, Tree
 from fedpd.engine.average import averaged
-from fedpd.engine.fit import check_agents
+from fedpd.engine.checks import check_agents
 from fedpd.engine.measure.columns import EPSILON_EXAMPLES
 from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.engine.privacy import private_oracle
