@@ -17,7 +17,7 @@ from sklearn import datasets
 
 from fedpd import Algorithm, Problem, data, oracles, problems, sweep
 from fedpd.algorithms._memory import FedPDM
-from fedpd.algorithms._memory_server import Rules
+from fedpd.algorithms._memory_parts import Rules
 from fedpd.search.sweep import first_below
 
 ROUNDS, MEMORY, PRECISION = 200, 30, 1e-10

@@ -14,7 +14,7 @@ from fedpd import oracles, problems, simulate, transforms
 from fedpd.algorithms.fedpd import FedPD
 from fedpd.core import Array, Key, LocalObjective, Work
 from fedpd.transforms import Transform
-from fedpd.transforms._chain import Arrays
+from fedpd.transforms._ways import Arrays
 
 PAIRS = ((1.0, 1.0), (0.5, 1.0), (1.0, 0.7))
 MOST = 500

@@ -20,7 +20,7 @@ import numpy as np
 from fedpd import simulate
 from fedpd.core import Method, Tree
 from fedpd.report.tables import markdown_table
-from fedpd.search.judge import LAST
+from fedpd.search.tuned import LAST
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, settings
 from fedpd.suite.networks_watch import Split, curves, split

@@ -13,7 +13,7 @@ from fedpd import Algorithm, FedpdError, Problem, algorithms, clock, data, oracl
 from fedpd.base.precision import scope
 from fedpd.core.agents import agent_key
 from fedpd.core.sampling import shuffle
-from fedpd.engine.execution import choose_layout
+from fedpd.engine.plan import choose_layout
 
 SIZES, STEP, EPOCHS, BATCH = (7, 20, 3), 0.05, 2, 4
 RNG = np.random.default_rng(0)

@@ -25,9 +25,9 @@ import numpy as np
 
 from fedpd.base.arrays import as_array
 from fedpd.base.atomic import read_file, reading_fault
-from fedpd.base.bits import GOLDEN, mixed
 from fedpd.base.checks import FedpdError, as_number, at_least, at_most, choice, count, nearest, refuse, shown
 from fedpd.base.typed import typed
+from fedpd.core.sampling import GOLDEN, mixed
 
 Each = Literal["agent", "round"]
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}

@@ -32,14 +32,14 @@ from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
+from fedpd.core.message import merged, names_of, part_of
 from fedpd.core.objective import Noise, WeightedBatch
-from fedpd.core.optimizers import Optimizer as Optimizer
-from fedpd.core.optimizers import optimizer as optimizer
-from fedpd.core.optimizers import optimizers as optimizers
 from fedpd.core.oracle import ITERATIONS, check_oracle, check_step, step_at
 from fedpd.core.oracle import STEP as STEP
+from fedpd.core.oracle import Optimizer as Optimizer
 from fedpd.core.oracle import Step as Step
-from fedpd.core.personal import merged, names_of, part_of
+from fedpd.core.oracle import optimizer as optimizer
+from fedpd.core.oracle import optimizers as optimizers
 from fedpd.core.sampling import Draw, shuffle, uniform
 
 EPOCHS = "Give the passes over the agent's own samples, e.g. epochs=5"
@@ -553,7 +553,7 @@ def optax(
 
     Examples:
         >>> from fedpd import oracles
-        >>> from fedpd.core.optimizers import optimizer
+        >>> from fedpd.core.oracle import optimizer
         >>> oracles.optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
         'optax(optimizer=adam(learning_rate=0.01), iterations=20, batch=10)'
     """

@@ -21,7 +21,7 @@ from fedpd.base.value import parts_of
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work
 from fedpd.core.message import opened
 from fedpd.oracles import OwnLoop, gd
-from fedpd.transforms._weighted import Weighted
+from fedpd.transforms._means import Weighted
 
 MODEL = "Give one that sends a model, such as FedPD"
 

@@ -9,7 +9,7 @@ from tree_math import Vector
 
 from fedpd import Algorithm, FedpdError, Oracle, Problem, algorithms, data, oracles, problems, simulate
 from fedpd.algorithms._memory import FedPDM, descend, no_descent, notice_stall
-from fedpd.algorithms._memory_server import Rules, balanced, mixing_weights, server_step
+from fedpd.algorithms._memory_parts import Rules, balanced, mixing_weights, server_step
 from fedpd.base.precision import scope
 from fedpd.suite.problems import make
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedpd import Problem, algorithms, oracles, problems, simulate, transforms
 from fedpd.base.precision import scope
-from fedpd.transforms._chain import pack_values, unpack_values
+from fedpd.transforms._ways import pack_values, unpack_values
 
 from .seeds import same, seeds
 

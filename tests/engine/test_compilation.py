@@ -21,7 +21,7 @@ from fedpd.algorithms.gradient_descent import GradientDescent
 from fedpd.base.precision import scope
 from fedpd.base.value import constant
 from fedpd.core import Algorithm, Exchange, message_kinds, vectors_of
-from fedpd.engine import execution
+from fedpd.engine import plan
 from fedpd.engine.backends.compiled import SMALL, compiled_by_size
 from fedpd.engine.backends.memory import MemoryBackend, compile_ahead
 from fedpd.engine.config import RunConfig
@@ -225,7 +225,7 @@ def test_a_python_number_in_the_first_state_does_not_compile_the_rounds_twice(co
 
 @pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices")
 def test_all_chunks_of_a_cohort_on_two_devices_are_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "LONG_ROUND", 0)  # chunks of one round
+    monkeypatch.setattr(plan, "LONG_ROUND", 0)  # chunks of one round
     options: dict[str, Any] = {"cohort": 2, "devices": 2, "execution": "sequential"}
     with compilations() as found:
         simulate(algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3)), PROBLEM, rounds=3, **options)

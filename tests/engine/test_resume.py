@@ -26,7 +26,7 @@ from fedpd import (
 )
 from fedpd.base import checkpoint
 from fedpd.base.atomic import held
-from fedpd.engine.resume import identity
+from fedpd.engine.plan import identity
 
 GD = oracles.gd(step=0.1, iterations=2)
 FEDPD: dict[str, Any] = {"eta": 0.08, "oracle": GD}

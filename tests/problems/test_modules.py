@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpd import FedpdError, Problem, algorithms, data, oracles, problems, simulate
-from fedpd.engine.resume import problem_identity
+from fedpd.engine.plan import problem_identity
 
 VOCABULARY, LENGTH = 7, 5
 Agents = dict[str, dict[str, np.ndarray]]

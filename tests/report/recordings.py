@@ -3,8 +3,7 @@
 import numpy as np
 
 from fedpd.engine.measure.columns import COLUMNS
-from fedpd.engine.measure.divergence import Divergence
-from fedpd.engine.measure.history import History
+from fedpd.engine.measure.history import Divergence, History
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import Record, Recorded
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedpd import algorithms, oracles, problems, simulate
 from fedpd.engine.measure.columns import column_of
-from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import Divergence
 from fedpd.engine.run import Ensemble, ensemble
 from fedpd.engine.views.entries import Entry, end_text
 from fedpd.report import comparison_figure, comparison_table, page

@@ -11,7 +11,7 @@ from fedpd import FedpdError, problems, theory
 def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Run a test with whole Hessians, and with Hessian-vector products only."""
     if request.param == "products":
-        monkeypatch.setattr("fedpd.theory.conditioning.LARGEST", 0)
+        monkeypatch.setattr("fedpd.theory.curvature.LARGEST", 0)
     return bool(request.param == "whole")
 
 
@@ -63,7 +63,7 @@ def test_lanczos_is_a_lower_bound_in_many_dimensions(monkeypatch: pytest.MonkeyP
     matrices = turn @ np.diag(np.geomspace(0.1, 10, 60)) @ turn.T + 0.01 * (noise + noise.swapaxes(1, 2))
     problem = problems.quadratic(matrices, rng.standard_normal((3, 60)))
     exact = theory.hessians(problem)
-    monkeypatch.setattr("fedpd.theory.conditioning.LARGEST", 0)
+    monkeypatch.setattr("fedpd.theory.curvature.LARGEST", 0)
     found = theory.hessians(problem)
     assert found.condition is not None
     assert exact.condition is not None

@@ -12,7 +12,7 @@ from fedpd import FedpdError, Problem
 from fedpd.algorithms import fedavg
 from fedpd.base.precision import scope
 from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_padding_agents
-from fedpd.engine.execution import choose_layout
+from fedpd.engine.plan import choose_layout
 from fedpd.oracles import gd
 from fedpd.problems import from_losses, quadratic, random_quadratic
 from fedpd.theory.dissimilarity import gradient_dissimilarity, profile, similarity

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from fedpd import FedpdError
 from fedpd.problems import from_losses, penalized_logistic, random_quadratic, share_blocks
 from fedpd.theory.curvature import smoothness_constants
-from fedpd.theory.dissimilarity import similarity
-from fedpd.theory.examples import (
+from fedpd.theory.dissimilarity import (
     delta_bound,
     linear_regression_delta,
     logistic_delta,
     sigmoid_delta,
+    similarity,
     tanh_delta,
 )
 

@@ -12,8 +12,8 @@ from tree_math import Vector
 from fedpd import FedpdError, algorithms, oracles, transforms
 from fedpd.base.precision import scope
 from fedpd.core import Packed, opened
-from fedpd.transforms._chain import pack_values, pack_vector, unpack_values
 from fedpd.transforms._compress import pack_integers, pack_positions, unpack_integers, unpack_positions
+from fedpd.transforms._ways import pack_values, pack_vector, unpack_values
 
 KEY = jax.random.key(7, impl="threefry2x32")
 VALUES = np.random.default_rng(0).standard_normal(1000) ** 3

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.measure.columns import COLUMNS, column_of
-from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import Divergence
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments.recorded import Recorded
 from fedpd.reproduce.better import steps_figure

@@ -29,7 +29,7 @@ so that the mixed point nearly satisfies the optimality conditions, all x_i equa
           constant allows, or where m is not above rounding
     and   the server descends on f where mixing stalls and an f_i is not convex
 
-`_memory_server.py` has the server's rules, and `_memory_absent.py` the form for partial participation.
+`_memory_parts.py` has the server's rules, and `_memory_absent.py` the form for partial participation.
 
 Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the length of the last
 step from the distance of the mixed row to the row before. The largest negative curvature over agents is no sum; the
@@ -61,30 +61,28 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedpd.algorithms._memory_absent import FedPDMWithAbsent
-from fedpd.algorithms._memory_agents import (
+from fedpd.algorithms._memory_parts import (
+    NewestRow,
     Outcome,
     Remembering,
-    bend_of_rows,
-    distance_to_row,
-    outcome_of_start,
-    solve_locally,
-    with_outcome,
-)
-from fedpd.algorithms._memory_server import (
-    NewestRow,
     Rows,
     Rules,
     Server,
+    bend_of_rows,
+    distance_to_row,
     first_server,
     minus,
     new_server,
     next_server,
+    outcome_of_start,
+    solve_locally,
     symmetric,
+    with_outcome,
 )
 from fedpd.algorithms.lbfgs import Server as Search
 from fedpd.algorithms.lbfgs import first_trial, next_trial
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work
-from fedpd.core.stacked import choose, dots, empty_stack, in_precision_of, mix, put, row
+from fedpd.core.vectors import choose, dots, empty_stack, in_precision_of, mix, put, row
 
 UNMIXED = 1e3  # the budget without mixing: on "one agent 100 times steeper", 1e6 swings far away and 1e9 diverges
 CLOSE = 1e-2  # eta of a descent, in units of the first eta or of 1/negative curvature

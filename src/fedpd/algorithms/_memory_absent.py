@@ -33,28 +33,26 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedpd.algorithms._memory_agents import (
+from fedpd.algorithms._memory_parts import (
+    NewestRow,
     Outcome,
     Remembering,
-    bend_of_rows,
-    distance_to_row,
-    outcome_of_start,
-    solve_locally,
-    with_outcome,
-)
-from fedpd.algorithms._memory_server import (
-    NewestRow,
     Rows,
     Rules,
     Server,
+    bend_of_rows,
+    distance_to_row,
     first_server,
     minus,
     new_server,
     next_server,
+    outcome_of_start,
+    solve_locally,
     symmetric,
+    with_outcome,
 )
 from fedpd.core import Array, Key, LocalObjective, Vector, Work
-from fedpd.core.stacked import dots, empty_stack, in_precision_of, mix, put, row
+from fedpd.core.vectors import dots, empty_stack, in_precision_of, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds
 

@@ -16,7 +16,7 @@ from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
 from fedpd.core import LocalObjective, Method, Model, Oracle, Work, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.types import Array, Key, Vector
+from fedpd.core.vectors import Array, Key, Vector
 
 
 class Agent(NamedTuple):

@@ -21,7 +21,7 @@ from fedpd.algorithms.fedlin import GradientsFirst
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.types import Array, Key, Vector
+from fedpd.core.vectors import Array, Key, Vector
 
 
 class Agent(NamedTuple):

@@ -18,7 +18,7 @@ from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import choice, count, positive
 from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 
 class Server(NamedTuple):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
 

@@ -22,7 +22,7 @@ from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import Exchange, LocalObjective, Method, Mixing, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.types import Array, Key, Vector
+from fedpd.core.vectors import Array, Key, Vector
 from fedpd.oracles import gd
 
 ELASTIC = (

@@ -47,7 +47,7 @@ from fedpd.core import LocalObjective, Method, Oracle, Work, augmented_lagrangia
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
 from fedpd.core.message import Change, Iterate, Model
 from fedpd.core.oracle import step_above_limit
-from fedpd.core.types import Array, Key, Vector
+from fedpd.core.vectors import Array, Key, Vector
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 

@@ -60,7 +60,7 @@ from fedpd.base.errors import warn
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.sampling import uniform
-from fedpd.core.stacked import running_mean
+from fedpd.core.vectors import running_mean
 
 FIRST = (0.0, *(2.0**k for k in range(-11, 2, 2)))  # the ladder while gamma is not known
 NEAR = (0.0, 1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 16.0)  # the ladder afterwards, in units of gamma

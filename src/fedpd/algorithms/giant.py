@@ -21,7 +21,7 @@ from jax import lax
 from fedpd.base.checks import at_least, count
 from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
 DECREASE = 0.1

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedpd.base.checks import at_least, choice, count, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 from fedpd.oracles import STEP
 
 

@@ -25,7 +25,7 @@ from fedpd.algorithms._server_steps import LineSearch, Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Method, Vector, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 CURVED = 1e-10  # a pair counts if <s, y> exceeds this share of ||s|| ||y||
 

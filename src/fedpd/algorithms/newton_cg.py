@@ -22,7 +22,7 @@ from fedpd.algorithms._server_steps import Trial
 from fedpd.base.checks import count, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Vector, Work, makes
 from fedpd.core.card import Card, Guarantee
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 
 class Agent(NamedTuple):

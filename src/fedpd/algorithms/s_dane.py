@@ -17,7 +17,7 @@ from fedpd.algorithms.fedlin import Agent, GradientsFirst
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Gradient, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.types import Array, Key, Vector
+from fedpd.core.vectors import Array, Key, Vector
 from fedpd.oracles import lbfgs
 
 

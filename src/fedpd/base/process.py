@@ -1,4 +1,7 @@
-"""Settings of the process, made before fedpd computes: cores as devices, a cache of compiled programs, freed memory."""
+"""Settings of the process, made before fedpd computes: cores as devices, a cache of compiled programs, freed memory.
+
+The versions that computed a run, which a reader needs to repeat it, belong to the process as well.
+"""
 
 import ctypes
 import logging
@@ -9,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +131,20 @@ def return_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+PACKAGES = ("fedpd", "jax", "jaxlib", "numpy", "optax", "flax")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that compute, the machine, and the devices of JAX."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a folder, without being installed
+            found[name] = "not installed"
+    devices = jax.devices()
+    kind = devices[0].device_kind
+    return found | {"machine": f"{platform.system()} {platform.machine()}", "devices": f"{len(devices)} x {kind}"}

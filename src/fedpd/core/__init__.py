@@ -39,13 +39,13 @@ from fedpd.core.problem import Answer as Answer
 from fedpd.core.problem import Evaluation as Evaluation
 from fedpd.core.problem import Metric as Metric
 from fedpd.core.problem import Problem as Problem
-from fedpd.core.types import Array as Array
-from fedpd.core.types import Key as Key
-from fedpd.core.types import Losses as Losses
-from fedpd.core.types import Penalty as Penalty
-from fedpd.core.types import RandomLosses as RandomLosses
-from fedpd.core.types import Statistics as Statistics
-from fedpd.core.types import Tree as Tree
-from fedpd.core.types import Vector as Vector
+from fedpd.core.vectors import Array as Array
+from fedpd.core.vectors import Key as Key
+from fedpd.core.vectors import Losses as Losses
+from fedpd.core.vectors import Penalty as Penalty
+from fedpd.core.vectors import RandomLosses as RandomLosses
+from fedpd.core.vectors import Statistics as Statistics
+from fedpd.core.vectors import Tree as Tree
+from fedpd.core.vectors import Vector as Vector
 
 Algorithm = Method  # what a method is called in the arguments and the titles of the public functions

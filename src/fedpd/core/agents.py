@@ -19,7 +19,7 @@ from fedpd.base.identity import content_hash, drop_stale_programs
 from fedpd.core import Array, Key, LocalObjective, Losses, Noise, Penalty, Problem, RandomLosses, Statistics, Tree
 from fedpd.core.problem import AgentLoss, NamedMetrics, WithFrozen
 from fedpd.core.rows import rows_by_device
-from fedpd.core.types import AnyArray
+from fedpd.core.vectors import AnyArray
 
 BLOCK = 64  # number of samples that a full gradient of a large model takes at a time
 LARGE_GRADIENT = 2**23  # a model is large if parameters times samples of the largest agent reach this number

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from fedpd.core.agents import AXIS, Layout
-from fedpd.core.types import AnyArray, Array, Tree
+from fedpd.core.vectors import AnyArray, Array, Tree
 
 BLOCK = (2**12, 2**16)  # rows to compare with all rows at a time, and columns to read of every row at a time
 

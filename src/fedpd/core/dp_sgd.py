@@ -16,7 +16,7 @@ from fedpd.base.checks import at_most, below, count, positive, refuse
 from fedpd.base.value import makes
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.oracle import ITERATIONS, Oracle, Step, Work, check_step, step_at
-from fedpd.core.types import Array, Key
+from fedpd.core.vectors import Array, Key
 
 BLOCK = 32  # samples whose gradients are in memory at a time
 

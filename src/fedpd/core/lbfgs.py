@@ -19,8 +19,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core.objective import Subproblem
-from fedpd.core.stacked import choose, empty_stack, in_precision_of, norm, push
-from fedpd.core.types import Array
+from fedpd.core.vectors import Array, choose, empty_stack, in_precision_of, norm, push
 
 DECREASE = 1e-4  # of what the slope promises
 SHORTEST = 1e-12  # t, below which a direction is given up

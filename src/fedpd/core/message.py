@@ -1,4 +1,4 @@
-"""Messages: what they are, which is their type, and how they travel.
+"""Messages: what they are, which is their type, how they travel, and which parts of a model they leave out.
 
 A method's `send` wraps a vector in a `Change`, a `Model` and so on, or each vector of a tuple: transforms pack, clip
 and add noise by the type. The server and the agents get the vectors themselves. A part without a type travels as it is.
@@ -6,15 +6,19 @@ A message whose vectors all lack a type must arrive as it was sent.
 
 `send` may also return `Packed` parts. Bytes are counted from the shapes of their arrays, and these arrays are what
 travels in a federation. Whoever receives the message calls `opened` before it adds messages up.
+
+Personal parameters are the parts of a model that stay at their agent. A part of a vector has None in place of the other
+entries, so that arithmetic, messages and bytes leave them out.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 from tree_math import Vector
 
-from fedpd.core.types import Array, Tree
+from fedpd.core.vectors import Array, Tree
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,45 @@ class Update(NamedTuple):
 def as_sent(message: Tree) -> Tree:
     """Return what travels of a message or a broadcast."""
     return message.change if isinstance(message, Update) else message
+
+
+IsPersonal = Callable[[str], bool]  # (path of a parameter, such as "head/kernel") -> whether it stays at its agent
+
+
+def names_of(tree: Tree) -> list[str]:
+    """Return the paths of the leaves of a model, as `problems.network(trainable=...)` gets them."""
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+
+
+def part_of(tree: Tree, is_personal: IsPersonal, *, personal: bool) -> Tree:
+    """Return a message, a state or a model with only the personal or only the shared entries of its vectors."""
+
+    def part(node: Any) -> Any:
+        if not isinstance(node, Vector):
+            return node
+        leaves, structure = jax.tree.flatten(node.tree)
+        pairs = zip(leaves, names_of(node.tree), strict=True)
+        kept = [leaf if is_personal(name) == personal else None for leaf, name in pairs]
+        return Vector(jax.tree.unflatten(structure, kept))
+
+    return jax.tree.map(part, tree, is_leaf=is_vector)
+
+
+def merged(first: Tree, second: Tree) -> Tree:
+    """Return a tree whose vectors have the entries of both parts; all else is that of the first."""
+
+    def fill(one: Any, other: Any) -> Any:
+        if not isinstance(one, Vector):
+            return one
+        return Vector(jax.tree.map(lambda a, b: b if a is None else a, one.tree, other.tree, is_leaf=is_none))
+
+    return jax.tree.map(fill, first, second, is_leaf=is_vector)
+
+
+def is_vector(node: Any) -> bool:
+    return isinstance(node, Vector)
+
+
+def is_none(node: Any) -> bool:
+    return node is None

@@ -1,6 +1,8 @@
 """A federated method: what an agent does, what it sends, and what the server makes of it.
 
 Users keep their models as pytrees. Methods see them as `tree_math.Vector`, so that their code reads as vector algebra.
+
+A layer around a method is a method whose messages or whose server something changes.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
 from fedpd.core.objective import LocalObjective
 from fedpd.core.oracle import Oracle, Work, step_above_limit
-from fedpd.core.types import Array, Key, Tree
+from fedpd.core.vectors import Array, Key, Tree
 
 
 class Mixing(NamedTuple):
@@ -251,6 +253,45 @@ class Around(Method):
 
     def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
         self.method.check_agents(agents, fewest)
+
+
+class Layer(Around):
+    """A layer that leaves the agents' states as they are. A layer with states of its own overrides what has them."""
+
+    rebuild = of_method("rebuild")
+    repeats = of_method("repeats")
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return self.method.init(f, x)
+
+    def model(self, agent: Any) -> Vector:
+        return self.method.model(agent)
+
+
+class WithInner(Layer):
+    """A layer whose agents have a field `inner`, the method's own state."""
+
+    @property
+    def rebuild(self) -> Any:
+        return rebuilt_inside(self.method.rebuild)
+
+    def model(self, agent: Any) -> Vector:
+        return self.method.model(agent.inner)
+
+
+def rebuilt_inside(rebuild: Any) -> Any:
+    """Return a method's `rebuild` for states that hold the method's own as `inner`; None if it has none."""
+    return None if rebuild is None else lambda f, agent: agent._replace(inner=rebuild(f, agent.inner))
+
+
+def read_inside(function: Any) -> Any:
+    """Return a method's `waits` or `delivers` for servers that hold its own as `inner`; None if it has none."""
+    return None if function is None else lambda server, *more: function(server.inner, *more)
+
+
+def layers_of(method: Method) -> list[Method]:
+    """Return the layers around a method, the outermost first, and the method itself."""
+    return [method, *layers_of(method.method)] if isinstance(method, Layer) else [method]
 
 
 class State(NamedTuple):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core.types import AnyArray, Array, Key, Losses, Penalty, RandomLosses, Tree
+from fedpd.core.vectors import AnyArray, Array, Key, Losses, Penalty, RandomLosses, Tree
 
 
 class Noise(NamedTuple):

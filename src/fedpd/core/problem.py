@@ -12,7 +12,7 @@ from fedpd.base import checkpoint
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import below, positive, refuse
 from fedpd.core.rows import Load, first_rows, flat_rows, stored
-from fedpd.core.types import Array, Losses, Penalty, RandomLosses, Statistics, Tree
+from fedpd.core.vectors import Array, Losses, Penalty, RandomLosses, Statistics, Tree
 
 LossOfAgent = Callable[[Tree, Tree, Array], Array]  # (model, samples (n, ...), mask (n,)) -> scalar
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpd.core.types import Tree
+from fedpd.core.vectors import Tree
 
 Load = Callable[[np.ndarray], Tree]  # (agents (k,)) -> their samples one after another, leaves (sum of their n_i, ...)
 

@@ -1,11 +1,15 @@
-"""How a stochastic oracle draws samples: with replacement by a `Draw`, without by a `shuffle` per epoch."""
+"""How a stochastic oracle draws samples: with replacement by a `Draw`, without by a `shuffle` per epoch.
+
+`mixed` makes random bits from numbers: a hash that depends on nothing but its argument, on every machine.
+"""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedpd.core.types import Array, Key
+from fedpd.core.vectors import Array, Key
 
 # (key, r, agent, size, shape) -> indices; a function, so that a test can replay recorded draws
 Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]
@@ -76,3 +80,14 @@ def multiply_words(a: Array, b: Array) -> tuple[Array, Array]:
     middle = a_high * b_low + ((a_low * b_low) >> half)
     carry = a_low * b_high + (middle & low_bits)
     return a_high * b_high + (middle >> half) + (carry >> half), a * b
+
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, the increment of splitmix64
+
+
+def mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return 64 bits that all depend on all bits of a number (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return numbers ^ (numbers >> np.uint64(31))

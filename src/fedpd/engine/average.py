@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree, Vector
-from fedpd.core.stacked import running_mean
+from fedpd.core.method import Layer, read_inside
+from fedpd.core.vectors import running_mean
 from fedpd.engine.backends.liveness import sources
-from fedpd.transforms._layer import Layer, read_inside
 from fedpd.transforms._ways import broadcast_shapes
 
 

@@ -12,11 +12,11 @@ from fedpd.base.progress import ProgressFunction, Row
 from fedpd.base.typed import misfit
 from fedpd.clock import Clock
 from fedpd.core import Tree
-from fedpd.engine.continued import Start
-from fedpd.engine.execution import Execution
 from fedpd.engine.measure.columns import Column
-from fedpd.engine.measure.targets import Until
+from fedpd.engine.measure.history import Until
 from fedpd.engine.participation import Sampling
+from fedpd.engine.plan import Execution
+from fedpd.engine.resume import Start
 from fedpd.loggers import Log
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray

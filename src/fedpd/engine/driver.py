@@ -11,15 +11,13 @@ import numpy as np
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.base.value import constant
 from fedpd.core import Method, Tree
-from fedpd.engine.backends.backend import Backend
 from fedpd.engine.backends.cohort import CohortBackend
 from fedpd.engine.backends.debug import DebugBackend
 from fedpd.engine.backends.disk import DiskBackend
-from fedpd.engine.backends.memory import MemoryBackend
+from fedpd.engine.backends.memory import Backend, MemoryBackend
 from fedpd.engine.loop import LONGEST_CHUNK, Program
 from fedpd.engine.measure.columns import EPSILON, EPSILON_EXAMPLES
-from fedpd.engine.measure.divergence import explain
-from fedpd.engine.measure.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
+from fedpd.engine.measure.history import Measurements, add_rounds, explain, first_measurements, rows_since, variant
 from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.plan import Plan, on_host
 

@@ -27,7 +27,7 @@ from fedpd.core.agents import (
     update_agents,
     zero_for_padding,
 )
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 from fedpd.engine.measure.columns import Column, Measure
 from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured, with_personal
 from fedpd.engine.participation import effort

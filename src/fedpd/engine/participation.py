@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.arrays import as_array
-from fedpd.base.bits import GOLDEN, mixed
 from fedpd.base.checks import at_least, choice, count, positive, refuse
 from fedpd.core import Array, Key
+from fedpd.core.sampling import GOLDEN, mixed
 
 PRESENCE, EFFORT = 2, 3  # the first fold into a run's key, for these draws
 

@@ -18,8 +18,7 @@ from fedpd.engine.backends.liveness import liveness_of
 from fedpd.engine.measure.costs import run_exchange
 from fedpd.engine.plan import Plan, prepare
 from fedpd.transforms import ExampleAccountant
-from fedpd.transforms._accountant import Accountant, noise_for, noise_for_examples
-from fedpd.transforms._private import Gaussian, with_noise
+from fedpd.transforms._private import Accountant, Gaussian, noise_for, noise_for_examples, with_noise
 from fedpd.transforms._wrap import private_parts
 
 

@@ -16,9 +16,7 @@ from fedpd.core import Method, Problem, Spec, Tree
 from fedpd.engine.clock import kept_rule, timed_history, timed_rows
 from fedpd.engine.driver import Driver
 from fedpd.engine.measure.columns import column_of
-from fedpd.engine.measure.divergence import Divergence
-from fedpd.engine.measure.history import History, mean_and_spread
-from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.history import Divergence, History, mean_and_spread, variant
 from fedpd.engine.measure.metrics import mean_copy
 from fedpd.engine.measure.personal import (
     Personalized,
@@ -29,10 +27,19 @@ from fedpd.engine.measure.personal import (
     personal_models,
     personalize,
 )
-from fedpd.engine.plan import Plan, on_host
-from fedpd.engine.resume import run_identity
-from fedpd.engine.views.entries import MAIN, Entry, end_text, entry_of
-from fedpd.engine.views.notebook import Frame, ends_text, entries_html, history_frame, run_html, spent_text
+from fedpd.engine.plan import Plan, on_host, run_identity
+from fedpd.engine.views.entries import (
+    MAIN,
+    Entry,
+    Frame,
+    end_text,
+    ends_text,
+    entries_html,
+    entry_of,
+    history_frame,
+    run_html,
+    spent_text,
+)
 from fedpd.oracles import sgd
 
 if TYPE_CHECKING:

@@ -20,30 +20,37 @@ from fedpd.base.typed import typed
 from fedpd.core import Method, Mixing, Problem, form_with_absent
 from fedpd.engine.average import averaged
 from fedpd.engine.backends.lazy_rows import check_measurable
+from fedpd.engine.checks import (
+    check_agents,
+    check_batch,
+    check_outside_of_jax,
+    check_random_layers,
+    check_schedules,
+    check_variance,
+    explain_running,
+    explain_tracing,
+    fewest_present,
+)
 from fedpd.engine.clock import apply_clock
 from fedpd.engine.config import Callback, RunConfig, RunOptions
-from fedpd.engine.continued import continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
-from fedpd.engine.execution import choose_layout
-from fedpd.engine.fit import check_agents, check_batch, check_random_layers, check_variance, fewest_present
-from fedpd.engine.measure.central import central_test
 from fedpd.engine.measure.columns import (
     MEASURED,
     SAMPLE,
     Column,
     central_columns,
+    central_test,
     check_names,
     measures_of,
     metric_columns,
     recorded_columns,
 )
-from fedpd.engine.measure.targets import are_reached, make_targets
+from fedpd.engine.measure.history import are_reached, make_targets
 from fedpd.engine.participation import attendance_rule, sample_agents, straggler_rule
-from fedpd.engine.plan import Plan
+from fedpd.engine.plan import Plan, choose_layout, identity
 from fedpd.engine.privacy import with_example_privacy, with_privacy
-from fedpd.engine.resume import identity, restore, save
+from fedpd.engine.resume import continue_runs, restore, runs_of, save, start_at
 from fedpd.engine.run import Ensemble, Run, ensemble, results
-from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
 from fedpd.loggers import log_rows, opened
 from fedpd.theory.curvature import known_smoothness
 

@@ -39,10 +39,9 @@ from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, s
 from fedpd.clock import from_table, seconds
 from fedpd.core import Method, Problem
 from fedpd.engine.config import RunConfig
-from fedpd.engine.execution import Execution
-from fedpd.engine.measure.central import central_test
-from fedpd.engine.measure.columns import RECORDABLE
+from fedpd.engine.measure.columns import RECORDABLE, central_test
 from fedpd.engine.participation import Sampling, attendance_rule, participation_rule, sample_agents, straggler_rule
+from fedpd.engine.plan import Execution
 from fedpd.experiments import own_code, run_folder
 from fedpd.experiments.calls import (
     DATA,

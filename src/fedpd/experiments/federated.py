@@ -15,8 +15,8 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
+from fedpd.base.saved import pack, unpack
 from fedpd.base.spec import Spec
-from fedpd.base.trees import pack, unpack
 from fedpd.core import Tree
 
 CHECKPOINTS, HISTORY, MODEL, BEST, LOG = (

@@ -19,8 +19,7 @@ from fedpd.clock import Clock
 from fedpd.core import Method, Tree
 from fedpd.engine.clock import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
-from fedpd.engine.measure.divergence import Divergence
-from fedpd.engine.measure.history import History
+from fedpd.engine.measure.history import Divergence, History
 from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.run import Ensemble, Run, ensemble

@@ -23,9 +23,9 @@ import numpy as np
 from fedpd.base import checkpoint
 from fedpd.base.atomic import held, read_file, replace_file
 from fedpd.base.checks import FedpdError, shown
+from fedpd.base.process import versions
+from fedpd.base.saved import pack, unpack
 from fedpd.base.spec import Spec
-from fedpd.base.trees import pack, unpack
-from fedpd.base.versions import versions
 from fedpd.core import Tree
 from fedpd.engine.measure.history import History, read_parquet, write_parquet
 from fedpd.engine.run import Run

@@ -15,11 +15,11 @@ from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
 from fedpd.base.typed import explained_error
 from fedpd.engine.backends.memory import compile_ahead
+from fedpd.engine.checks import trace_round
 from fedpd.engine.config import RunConfig
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan, run_plan
-from fedpd.engine.tracing import trace_round
 from fedpd.experiments import own_code, run_folder
 from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunTable, parse
 

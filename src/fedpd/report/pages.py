@@ -25,12 +25,12 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.atomic import check_replaceable, replace_file
 from fedpd.base.checks import FedpdError, choice, positive, refuse, shown
+from fedpd.base.process import versions
 from fedpd.base.spec import Spec
-from fedpd.base.versions import versions
 from fedpd.clock import from_file
 from fedpd.core import Problem
 from fedpd.engine.measure.columns import KNOWN, NETWORK, Column, column_of
-from fedpd.engine.measure.divergence import LARGE_PROBLEM
+from fedpd.engine.measure.history import LARGE_PROBLEM
 from fedpd.engine.views.entries import (
     MAIN,
     SECONDS,

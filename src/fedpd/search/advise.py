@@ -29,7 +29,7 @@ from fedpd.engine.config import Participating, RunOptions
 from fedpd.engine.participation import Sampling, attendance_rule, straggler_rule
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
-from fedpd.engine.views.notebook import Frame, table_frame
+from fedpd.engine.views.entries import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
 from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, model_bytes, rise_text

@@ -17,7 +17,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.typed import typed
 from fedpd.core import Problem, Tree
 from fedpd.engine.run import Ensemble, Run
-from fedpd.engine.views.notebook import Frame, html_table, table_frame
+from fedpd.engine.views.entries import Frame, html_table, table_frame
 from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.theory import max_eta, rates
 from fedpd.theory import variance_reduction as vr

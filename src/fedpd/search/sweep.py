@@ -27,16 +27,15 @@ from fedpd.base.typed import check_arguments
 from fedpd.base.value import constant_where_equal, stacked, with_counts
 from fedpd.core import Method, Problem, form_with_absent
 from fedpd.engine.average import Averaged
+from fedpd.engine.checks import check_agents, check_schedules, check_variance, explain_running, fewest_present
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
-from fedpd.engine.fit import check_agents, check_variance, fewest_present
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
 from fedpd.engine.participation import check_cohort, participation_rule, straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, Runs, results
 from fedpd.engine.simulate import drive, make_plan
-from fedpd.engine.tracing import check_schedules, explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 

@@ -24,16 +24,24 @@ from fedpd.base.identity import UnidentifiedError, fingerprint
 from fedpd.base.progress import Event, StepFunction, shown
 from fedpd.core import Method, Problem, Tree
 from fedpd.core.rows import stored
+from fedpd.engine.checks import trace_round
 from fedpd.engine.config import RunConfig
-from fedpd.engine.measure.central import central_test
-from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, metric_columns
-from fedpd.engine.measure.targets import check_target
-from fedpd.engine.resume import problem_identity
+from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, central_test, metric_columns
+from fedpd.engine.measure.history import check_target
+from fedpd.engine.plan import problem_identity
 from fedpd.engine.run import Run, Runs
 from fedpd.engine.simulate import make_plan, simulate
-from fedpd.engine.tracing import trace_round
-from fedpd.engine.views.entries import MAIN, Entry, cost_values, entry_of, first_kept, measured_rows, reached_row
-from fedpd.engine.views.notebook import Frame, table_frame
+from fedpd.engine.views.entries import (
+    MAIN,
+    Entry,
+    Frame,
+    cost_values,
+    entry_of,
+    first_kept,
+    measured_rows,
+    reached_row,
+    table_frame,
+)
 from fedpd.experiments import run_folder
 from fedpd.experiments.calls import table_of
 from fedpd.search.candidates import Axis, Candidate, Conditions, Listed, LocalWork, make_candidates, make_work

@@ -13,7 +13,9 @@ from fedpd.engine.views.entries import (
     Entry,
     cost_text,
     end_text,
+    entries_html,
     heading,
+    html_table,
     kept_words,
     last_value,
     local_work,
@@ -23,7 +25,6 @@ from fedpd.engine.views.entries import (
     value_text,
     works_of,
 )
-from fedpd.engine.views.notebook import entries_html, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,10 +1,10 @@
 """The paper's theory with corrections, computed for a problem: constants, rates, and how often to communicate.
 
 - `constants`: L and delta as plain numbers
-- `curvature`: L of each f_i, of f and of the samples, exact or estimated, and how it was found
-- `conditioning`: the condition number of the mean Hessian, and how much the Hessians differ
-- `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured at given models
-- `examples`: delta of the cost functions in the paper's Appendix A
+- `curvature`: L of each f_i, of f and of the samples, exact or estimated, and how it was found; the condition number of
+  the mean Hessian, and how much the Hessians differ
+- `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured at given models; delta of
+  the cost functions in the paper's Appendix A
 - `printed`: Theorem 1 as printed, with C(p)
 - `rates`: Theorem 1 as proved, for FedPD with Oracle I
 - `variance_reduction`: Theorem 3, for FedPD with Oracle II
@@ -19,17 +19,26 @@ from importlib import import_module
 from typing import Any
 
 from fedpd.theory import complexity, conditions, printed, rates, skipping, variance_reduction
-from fedpd.theory.conditioning import Hessians, hessians
 from fedpd.theory.conditions import max_eta
 from fedpd.theory.constants import heterogeneity, objective, smoothness
-from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
-from fedpd.theory.dissimilarity import Profile, Similarity, profile, similarity
-from fedpd.theory.examples import (
+from fedpd.theory.curvature import (
+    Hessians,
+    Smoothness,
+    estimate_smoothness,
+    exact_smoothness,
+    hessians,
+    smoothness_constants,
+)
+from fedpd.theory.dissimilarity import (
     DeltaBound,
+    Profile,
+    Similarity,
     delta_bound,
     linear_regression_delta,
     logistic_delta,
+    profile,
     sigmoid_delta,
+    similarity,
     tanh_delta,
 )
 from fedpd.theory.fedavg import fedavg_bound

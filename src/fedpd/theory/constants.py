@@ -16,8 +16,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, Layout, Shard, arrays, local_objective, map_agents
 from fedpd.theory.curvature import smoothness_constants
-from fedpd.theory.dissimilarity import gradient_dissimilarity
-from fedpd.theory.examples import delta_bound
+from fedpd.theory.dissimilarity import delta_bound, gradient_dissimilarity
 from fedpd.theory.points import as_model
 
 

@@ -22,9 +22,8 @@ from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
 from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Vector, Work, makes, vectors_of
-from fedpd.core.method import Exchange, Method, form_with_absent
-from fedpd.core.stacked import choose
-from fedpd.transforms._layer import WithInner, layers_of
+from fedpd.core.method import Exchange, Method, WithInner, form_with_absent, layers_of
+from fedpd.core.vectors import choose
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts
 

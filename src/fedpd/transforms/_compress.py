@@ -9,7 +9,7 @@ from jax import lax
 
 from fedpd.base.checks import at_most, count, positive
 from fedpd.core import Array, Key, makes
-from fedpd.transforms._chain import Arrays, Transform
+from fedpd.transforms._ways import Arrays, Transform
 
 SHARE = "Give the share of the entries to send, e.g. 0.01 for 1 %"
 

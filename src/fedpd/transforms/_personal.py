@@ -19,8 +19,8 @@ from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, form_with_absent, vectors_of
-from fedpd.core.personal import IsPersonal, is_vector, merged, names_of, part_of
-from fedpd.transforms._layer import WithInner
+from fedpd.core.message import IsPersonal, is_vector, merged, names_of, part_of
+from fedpd.core.method import WithInner
 
 
 class Agent(NamedTuple):

@@ -17,8 +17,8 @@ import optax
 
 from fedpd.base.checks import refuse
 from fedpd.core import Exchange, Method, Tree, Value, Vector, form_with_absent, makes
-from fedpd.core.optimizers import Optimizer
-from fedpd.transforms._layer import Layer, read_inside
+from fedpd.core.method import Layer, read_inside
+from fedpd.core.oracle import Optimizer
 
 
 class ServerStep(Value):

@@ -11,12 +11,10 @@ from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Vector, Work, opened
 from fedpd.core.dp_sgd import FROM_SYSTEM
-from fedpd.core.method import Exchange, Method, Mixing, form_with_absent, message_kinds
-from fedpd.core.personal import IsPersonal
+from fedpd.core.message import IsPersonal
+from fedpd.core.method import Exchange, Layer, Method, Mixing, form_with_absent, layers_of, message_kinds, read_inside
 from fedpd.transforms._attacks import Corrupted
-from fedpd.transforms._chain import Transform, check_chain
-from fedpd.transforms._layer import Layer, layers_of, read_inside
-from fedpd.transforms._means import MeanRule
+from fedpd.transforms._means import MeanRule, Weighted, Weights, with_weights
 from fedpd.transforms._personal import Personal, with_personal_parameters
 from fedpd.transforms._private import Gaussian, Private, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
@@ -26,15 +24,16 @@ from fedpd.transforms._ways import (
     Receiver,
     Sender,
     Told,
+    Transform,
     Uplink,
     broadcast_shapes,
     check_bias,
+    check_chain,
     pack_broadcast,
     restored,
     start_held,
     uplink,
 )
-from fedpd.transforms._weighted import Weighted, Weights, with_weights
 
 KNOWN_KINDS: dict[Any, tuple[tuple[Kind | None, ...], ...]] = {}  # by the structure of a method
 MOST_KINDS = 256  # a structure keeps the functions of a method alive, and what they hold

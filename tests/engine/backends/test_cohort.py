@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpd import Algorithm, Exchange, FedpdError, Run, algorithms, load, oracles, problems, simulate, sweep, theory
 from fedpd.algorithms.feddane import FedDane
-from fedpd.engine.backends import cohort_rounds as engine_present
+from fedpd.engine.backends import compiled as engine_present
 from fedpd.engine.backends.cohort import AgentsSeen
 from fedpd.engine.participation import draw
 from tests.engine.masked import masked_run

@@ -3,7 +3,7 @@
 import pytest
 
 from fedpd import Algorithm, algorithms, oracles, problems
-from fedpd.engine.measure.divergence import explain
+from fedpd.engine.measure.history import explain
 
 GD, LBFGS = oracles.gd(step=0.1, iterations=2), oracles.lbfgs()
 

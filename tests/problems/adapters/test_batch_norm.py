@@ -18,7 +18,7 @@ from torch import nn
 import fedpd
 from fedpd import FedpdError, algorithms, oracles, problems
 from fedpd.core import Problem
-from fedpd.engine.resume import problem_identity
+from fedpd.engine.plan import problem_identity
 from tests.problems.adapters.same_network import CLASSES, HIDDEN, INPUTS, Arrays, agents, given, parameters
 
 EPSILON = 1e-5

@@ -11,7 +11,7 @@ from torch import nn
 
 import fedpd
 from fedpd import algorithms, oracles, problems
-from fedpd.engine.resume import problem_identity
+from fedpd.engine.plan import problem_identity
 from tests.problems.adapters.same_network import (
     CLASSES,
     INPUTS,

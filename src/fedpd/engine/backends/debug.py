@@ -14,9 +14,8 @@ import numpy as np
 
 from fedpd.core import Array, Mixing, State, Tree, Vector, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
-from fedpd.core.stacked import mix
-from fedpd.engine.backends.backend import Progress
-from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
+from fedpd.core.vectors import mix
+from fedpd.engine.backends.memory import MemoryBackend, Progress, row_of_one_round
 from fedpd.engine.loop import (
     Executor,
     Inputs,
@@ -28,7 +27,7 @@ from fedpd.engine.loop import (
     receive,
 )
 from fedpd.engine.measure.costs import Costs, message_costs, named_stage
-from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.history import variant
 from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.participation import effort, effort_of, participants
 from fedpd.engine.plan import Plan, prepare

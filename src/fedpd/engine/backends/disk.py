@@ -22,9 +22,7 @@ from fedpd.core import Array, Exchange, State, Tree, Vector, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device
-from fedpd.engine.backends.backend import Progress
-from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
-from fedpd.engine.execution import without_tests
+from fedpd.engine.backends.memory import MemoryBackend, Progress, row_of_one_round
 from fedpd.engine.loop import (
     IN_MEMORY,
     INPUTS,
@@ -41,7 +39,7 @@ from fedpd.engine.loop import (
     toss_coin,
 )
 from fedpd.engine.measure.metrics import Metrics, copies_differ, mean_copy
-from fedpd.engine.plan import Plan, prepare, put_on_devices
+from fedpd.engine.plan import Plan, prepare, put_on_devices, without_tests
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
 

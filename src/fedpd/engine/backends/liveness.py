@@ -16,7 +16,7 @@ from jax.interpreters import partial_eval
 from fedpd.base.checks import refuse
 from fedpd.core import Exchange, Method, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, objective_in_round
-from fedpd.core.stacked import choose
+from fedpd.core.vectors import choose
 
 Update = Callable[[Any, Tree], Any]  # (agent, broadcast) -> agent
 Leaves = frozenset[int]  # numbers of leaves of an agent's state

@@ -10,10 +10,13 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
         merge=lambda total, each, agents: each.max(),
     )
     simulate(algorithm, problem, rounds=100, record=[largest])
+
+A central test set has samples that belong to no agent, on which the server measures its model.
 """
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -21,12 +24,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedpd.base import checkpoint
+from fedpd.base.arrays import as_array, check_finite, owned
 from fedpd.base.checks import choice, refuse
+from fedpd.base.identity import fingerprint
+from fedpd.base.precision import as_numpy
 from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, Vector, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
-from fedpd.core.personal import is_none
-from fedpd.core.problem import AgentLoss, NamedMetrics
+from fedpd.core.message import is_none
+from fedpd.core.problem import AgentLoss, Judge, NamedMetrics
 from fedpd.core.statistics import own_statistics, with_own_statistics
+from fedpd.data.partition import read_npz
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -579,3 +587,64 @@ def check_names(columns: tuple[Column, ...]) -> tuple[Column, ...]:
         if names.count(name) > 1:
             refuse("record", name, "is recorded twice", "Give every column once")
     return columns
+
+
+LAYOUT = 'Give samples in the form of one agent\'s, e.g. {"x": x_test, "y": y_test}'
+
+
+class CentralTest(NamedTuple):
+    """A central test set as the problem holds samples, and what is measured on it."""
+
+    rows: Tree  # the samples, leaves (m, ...)
+    metrics: NamedMetrics  # what is measured, by the names of the columns
+
+    def identity(self) -> dict[str, str]:
+        """Return hashes of the samples and of the functions. A run resumes with the same ones only."""
+        return {"samples": checkpoint.fingerprint(self.rows), "functions": fingerprint(self.metrics)}
+
+
+def central_test(problem: Problem, test: Any) -> CentralTest:
+    """Return the central test set of a run.
+
+    Raises:
+        FedpdError: The samples do not have the names, shapes, types or labels of the problem's own.
+    """
+    judge = problem.judge or Judge(hold=lambda samples: samples)
+    rows = judge.hold(read_npz(test) if isinstance(test, str | Path) else test)
+    return CentralTest(_fitted(problem, rows), _metrics(problem, judge))
+
+
+def _metrics(problem: Problem, judge: Judge) -> NamedMetrics:
+    """Return what is measured: the accuracy if the problem knows what is correct, the loss, and its metrics."""
+    right = () if judge.correct is None else ((CENTRAL_ACCURACY, Metric(judge.correct, better="more")),)
+    own = tuple((f"central_{name}", metric) for name, metric in judge.metrics)
+    return (*right, (CENTRAL_LOSS, Metric(judge.losses or problem.losses)), *own)
+
+
+def _fitted(problem: Problem, rows: Tree) -> Tree:
+    """Return the samples in the precision of the problem; refuse those of another form than its own."""
+    axes = 2 if problem.offsets is None and problem.load is None else 1
+    like, structure = jax.tree_util.tree_flatten_with_path(problem.data)
+    names = [jax.tree_util.keystr(path) or "samples" for path, _ in like]
+    found = [jax.tree_util.keystr(path) or "samples" for path, _ in jax.tree_util.tree_flatten_with_path(rows)[0]]
+    given: Any = jax.tree.structure(rows)
+    if given != structure:
+        refuse("test", ", ".join(found), f"must have the problem's own arrays: {', '.join(names)}", LAYOUT)
+    leaves = []
+    for name, (_, own), leaf in zip(names, like, jax.tree.leaves(rows), strict=True):
+        array = as_array(leaf, f"test{name}")
+        wanted, text = own.shape[axes:], f"{array.dtype}{list(array.shape)}"
+        if array.ndim < 1 or array.shape[1:] != wanted:
+            rule = f"must have the shape (m, {', '.join(map(str, wanted))}) of m samples".replace("(m, )", "(m,)")
+            refuse(f"test{name}", text, rule, LAYOUT)
+        if array.dtype.kind.replace("u", "i") != own.dtype.kind.replace("u", "i") or (
+            np.uint8 in (array.dtype, own.dtype) and array.dtype != own.dtype  # pixels, which a model may scale
+        ):
+            rule = f"must be {own.dtype} as the agents' samples are"
+            refuse(f"test{name}", text, rule, "Prepare both in the same way")
+        array = owned(as_numpy(array, problem.double, f"test{name}").astype(own.dtype, copy=False))
+        leaves.append(check_finite(array, f"test{name}", "Clean or drop those samples"))
+    if len({len(leaf) for leaf in leaves}) > 1 or not len(leaves[0]):
+        sizes = {name: len(leaf) for name, leaf in zip(names, leaves, strict=True)}
+        refuse("numbers of samples in test", sizes, "must be equal, and at least 1", LAYOUT)
+    return jax.tree.unflatten(structure, leaves)

@@ -13,7 +13,7 @@ from fedpd.base.checks import refuse
 from fedpd.core import Array, Method, State, Tree, Vector
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
-from fedpd.core.personal import merged, part_of
+from fedpd.core.message import merged, part_of
 from fedpd.engine.measure.columns import STATISTICS, AgentView, Column, Measure, measures_of
 
 Metrics = dict[str, Array]  # a number for each column, by its name

@@ -13,9 +13,9 @@ from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, Vector, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
-from fedpd.engine.fit import check_oracle_fits
+from fedpd.engine.checks import check_oracle_fits
 from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, measures_of, metric_per_agent
-from fedpd.engine.views.notebook import Frame, table_frame
+from fedpd.engine.views.entries import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
 MOST_KEPT = 100_000  # agents of whom a run keeps its values

@@ -49,7 +49,7 @@ from fedpd.flower.method.shapes import Shapes
 from fedpd.own_loop import Step, begin, broadcast_like, finish, has_plain_steps, unknown
 from fedpd.own_loop import check_method as check_own_loop
 from fedpd.torch import Terms
-from fedpd.transforms._weighted import Agent as WeightedAgent
+from fedpd.transforms._means import Agent as WeightedAgent
 
 log = logging.getLogger(f"flwr.{__name__}")
 Next = Callable[[Message, Context], Message]

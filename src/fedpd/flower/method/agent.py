@@ -35,7 +35,7 @@ from fedpd.core import (
     vectors_of,
 )
 from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
-from fedpd.engine.fit import check_batch, check_random_layers
+from fedpd.engine.checks import check_batch, check_random_layers
 from fedpd.engine.privacy import private_oracle
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import RefusedError, arrays_of, leaves_by_name, unpack

@@ -17,7 +17,7 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
-from fedpd.core.personal import IsPersonal, merged, part_of
+from fedpd.core.message import IsPersonal, merged, part_of
 from fedpd.engine.measure.columns import (
     ACCURACY,
     MEASURED,

@@ -25,8 +25,7 @@ from fedpd.base.process import return_large_blocks
 from fedpd.base.progress import ProgressFunction, Row, ends_run
 from fedpd.core import Method, Tree
 from fedpd.engine.measure.columns import KNOWN
-from fedpd.engine.measure.history import History, write_parquet
-from fedpd.engine.measure.targets import Target, Until, has_row, make_targets
+from fedpd.engine.measure.history import History, Target, Until, has_row, make_targets, write_parquet
 from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect

@@ -22,11 +22,11 @@ from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.process import versions
 from fedpd.base.value import constant
-from fedpd.base.versions import versions
 from fedpd.core import Kind, Method, Tree
 from fedpd.engine.average import averaged
-from fedpd.engine.fit import check_agents
+from fedpd.engine.checks import check_agents
 from fedpd.engine.measure.columns import COLUMNS, EPSILON, EPSILON_EXAMPLES, FEDERATED, SAMPLE
 from fedpd.engine.measure.costs import Costs
 from fedpd.engine.measure.history import History, Totals, extend, start_row

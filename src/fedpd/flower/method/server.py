@@ -13,7 +13,7 @@ from jax.extend.core import Literal, Var
 from tree_math import Vector
 
 from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, opened
-from fedpd.core.personal import merged, part_of
+from fedpd.core.message import merged, part_of
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
 from fedpd.flower.carry.protocol import (

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedpd import problems, simulate
-from fedpd.engine import execution
-from fedpd.engine.execution import choose_layout
+from fedpd.engine import plan
 from fedpd.engine.participation import Participation
+from fedpd.engine.plan import choose_layout
 from tests.engine.backends.test_cohort import METHODS, PRESENT, PROBLEM, ROUNDS, same_bits
 
 
@@ -20,7 +20,7 @@ def test_agents_that_are_dealt_to_two_devices_give_the_same_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, one = METHODS[name], simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3, devices=1)
-    monkeypatch.setattr(execution, "LONG_ROUND", 0)  # simulate chooses whether to deal: users should not have to
+    monkeypatch.setattr(plan, "LONG_ROUND", 0)  # simulate chooses whether to deal: users should not have to
     options: dict[str, Any] = {"rounds": ROUNDS, "cohort": 3, "devices": 2, "execution": "sequential"}
     two = simulate(method, PROBLEM, **options)
     assert one.agents.agent.tolist() == two.agents.agent.tolist()
@@ -34,13 +34,13 @@ def test_agents_that_are_dealt_to_two_devices_give_the_same_run(
     np.testing.assert_allclose(given.model, masked.model, rtol=1e-12)
     assert given.updates.tolist() == masked.updates.tolist()
     layout = choose_layout(method, PROBLEM, "sequential", 2)
-    assert execution.is_dealt(method, PROBLEM, layout, Participation("cohort", np.int32(3)))
+    assert plan.is_dealt(method, PROBLEM, layout, Participation("cohort", np.int32(3)))
 
 
 def test_devices_share_the_samples_of_dealt_agents() -> None:
     unaligned = np.ones(2**18 + 1, np.float32)[1:].reshape(2, -1, 1)
     problem = problems.from_losses(lambda x, row: row["a"] @ x, {"a": unaligned}, np.zeros(1, np.float32))
-    held = execution.shared_arrays(problem)
+    held = plan.shared_arrays(problem)
     address = held.data["a"].ctypes.data
     assert address % 64 == 0
     copies = jax.device_put(held.data["a"], jax.devices()[0]), jax.device_put(held.data["a"], jax.devices()[-1])

@@ -1,14 +1,27 @@
-"""Algebra of models: choices, norms, running means, and stacks, whose leaves have one more axis in front."""
+"""The type names that the whole package uses, and the algebra of models.
 
+Choices, norms, running means, and stacks, whose leaves have one more axis in front.
+"""
+
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from tree_math import Vector
+from tree_math import Vector as Vector
 
-from fedpd.core.types import Array
+Array = jax.Array
+AnyArray = jax.Array | np.ndarray  # on the host a NumPy array, in a compiled program a JAX array
+Key = Array
+Tree = Any  # a pytree of arrays
+Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
+Penalty = Callable[[Tree], Array]  # (model) -> the part of F that does not depend on a sample
+RandomLosses = Callable[[Tree, Tree, Key], Array]  # the losses of a model with random layers, drawn from a key
+Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> the statistics that normalise the batch
+
 
 NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in a running mean
 

@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as npst
 from tree_math import Vector
 
 from fedpd import FedpdError
+from fedpd.base.saved import pack, unpack
 from fedpd.base.spec import Spec, Thing
-from fedpd.base.trees import pack, unpack
 
 
 class Layer(NamedTuple):
@@ -126,6 +126,9 @@ def test_a_class_with_other_fields_is_refused() -> None:
         unpack(plain, arrays)
 
 
+NEWEST = ("broadcasts", "rounds", "model")
+
+
 @pytest.mark.parametrize(
     ("old", "now", "fields"),
     [
@@ -137,7 +140,11 @@ def test_a_class_with_other_fields_is_refused() -> None:
         ),
         ("fedpd.algorithms._averaging:Agent", "fedpd.algorithms.fedavg", ("x", "memory")),
         ("fedpd.algorithms._changes:Agent", "fedpd.algorithms.fednova", ("x", "change", "number", "memory")),
+        ("fedpd.algorithms._memory_agents:Outcome", "fedpd.algorithms._memory_parts", ("x", "dual", "value")),
+        ("fedpd.engine.backends.cohort_rounds:Newest", "fedpd.engine.backends.compiled", NEWEST),
         ("fedpd.engine.clock.events:Working", "fedpd.engine.clock", ("agent", "newest")),
+        ("fedpd.engine.measure.divergence:Divergence", "fedpd.engine.measure.history", ("round", "message")),
+        ("fedpd.transforms._weighted:Agent", "fedpd.transforms._means", ("inner", "weight")),
     ],
 )
 def test_a_result_saved_before_its_class_moved_can_be_read(old: str, now: str, fields: tuple[str, ...]) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fedpd import FedpdError, algorithms, oracles, problems, simulate
 from fedpd.algorithms.fedavg import FedAvg
+from fedpd.engine.checks import trace_round
 from fedpd.engine.config import RunConfig
 from fedpd.engine.simulate import make_plan
-from fedpd.engine.tracing import trace_round
 
 PROBLEM = problems.opposing_quadratics()
 GD = oracles.gd(step=0.1, iterations=2)
