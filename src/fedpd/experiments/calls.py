@@ -223,8 +223,7 @@ def _on_own_loss(function: Callable[..., Problem]) -> Callable[..., Problem]:
 
 def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
     """Return the quadratic problem with these Hessians and linear terms."""
-    start = None if start is None else _arrays(start)
-    return problems.quadratic(np.asarray(hessians, float), np.asarray(linear, float), start=start)
+    return problems.quadratic(np.asarray(hessians, float), np.asarray(linear, float), start=_arrays(start))
 
 
 def _arrays(start: Any) -> Any:

@@ -106,9 +106,8 @@ def supervised(
     values = in_jax(loss)
     ignored = None if values is loss else getattr(loss, "ignore_index", None)
     if ignored is not None and any((y == ignored).any() for y in targets_in_memory(data)):
-        rule = (
-            f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"  # PyTorch divides by others
-        )
+        # PyTorch's mean is over the others, and fedpd's over all.
+        rule = f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"
         remedy = "Use problems.next_token, or a loss of your own in JAX that divides by the number of the others"
         refuse("loss", type(loss).__name__, rule, remedy)
     task = Task(values if values is loss else partial(mean_over_known, values), correct, metrics)
