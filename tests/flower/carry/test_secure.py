@@ -346,8 +346,8 @@ def test_a_server_does_not_find_a_message_by_asking_how_far_it_is_from_other_arr
                 message.content.array_records["arrays"]["w"] = Array(np.array([1000.0 * len(told), 0, 0, 0]))
             reply = super().deliver(message)
             if asked and reply is not None:
-                config: Any = reply.content.config_records.get("config", {})
-                told.append((config.get("fedpd-status"), reply.content.config_records.get(CONFIGS, {}).get("note")))
+                records: Any = reply.content.config_records
+                told.append((records.get("config", {}).get("fedpd-status"), records.get(CONFIGS, {}).get("note")))
             return reply
 
     told: list[Any] = []

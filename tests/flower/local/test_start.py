@@ -91,6 +91,19 @@ def test_a_run_that_nobody_takes_is_worth_one_line(tmp_path: Path, monkeypatch: 
     assert sum("fedpd status shows whether the SuperExec runs" in line for line in lines) == 1
 
 
+def test_flower_is_asked_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sudo -u fedpd fedpd doctor` failed in a folder of another user: Flower looked there for an app named "fedpd"."""
+    home, program = tmp_path / "flwr", tmp_path / "bin" / "flwr"
+    for folder in (home, program.parent):
+        folder.mkdir()
+    program.write_text('#!/bin/sh\nprintf \'{"folder": "%s"}\' "$PWD"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(programs, "bin_folder", lambda: program.parent)
+    monkeypatch.chdir(tmp_path)
+    assert programs.flwr(home, "list", programs.CONNECTION) == {"folder": str(home)}
+    assert list(start._stream(home, "7")) == [f'{{"folder": "{home}"}}']
+
+
 def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = Federation(tmp_path, "finished:completed")
     assert federation.invoke(monkeypatch, "--attach", "newest")[1][0].startswith("Run 7.")

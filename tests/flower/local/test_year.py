@@ -157,7 +157,7 @@ def test_a_reply_that_is_too_large_is_not_stored(host: Host, tmp_path: Path) -> 
     new_app(app, "numpy")
     client = app / "toy_greedy" / "client_app.py"
     client.write_text(client.read_text().replace("\napp = client_app(algorithm, start, local)\n", GREEDY))
-    running = run_app(host, app, "agents=2", "rounds=2", "deadline=30.0", "resend=60.0", "evaluate-every=0")
+    running = run_app(host, app, "agents=2", "rounds=2", "deadline=120.0", "resend=150.0", "evaluate-every=0")
     try:
         log = Path(host.members["server-superlink"].log)
         host.wait(lambda: "Refused." in log.read_text(), 300)

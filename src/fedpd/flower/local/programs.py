@@ -262,7 +262,10 @@ def write_settings(home: Path, port: int, certificates: ServerCertificates) -> N
 
 
 def flwr(home: Path, *arguments: str) -> Any:
-    """Return the output of a `flwr` command.
+    """Return the output of a `flwr` command, in which paths are absolute.
+
+    It runs in `home`: Flower looks for an app with the name of the federation in the current folder, which the user of
+    a kit may not even read.
 
     Raises:
         FedpdError: If the command failed.
@@ -270,7 +273,9 @@ def flwr(home: Path, *arguments: str) -> Any:
     command = [str(bin_folder() / "flwr"), *arguments, "--format", "json"]
     own = environment(home)
     own.pop("FORCE_COLOR", None)  # which Jupyter sets: colours would stand in the JSON
-    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=home, env=own, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
     with suppress(ValueError):
         answer = json.loads(done.stdout[done.stdout.index("{") :])
         if done.returncode == 0 and answer.get("success", True):

@@ -74,7 +74,7 @@ def submit(home: Path, app: Path, config: list[str]) -> str:
     """
     if not (app / "pyproject.toml").is_file():
         refuse("APP", str(app), "has no pyproject.toml", "Give the folder of a Flower app; fedpd new-app writes one")
-    words = ["run", str(app), CONNECTION, *(["--run-config", " ".join(config)] if config else [])]
+    words = ["run", str(app.absolute()), CONNECTION, *(["--run-config", " ".join(config)] if config else [])]
     return str(programs.flwr(home, *words)["run-id"])
 
 
@@ -154,6 +154,7 @@ def _stream(home: Path, run: str) -> Iterator[str]:
     command = [str(programs.bin_folder() / "flwr"), "log", run, CONNECTION, "--stream"]
     with subprocess.Popen(
         command,
+        cwd=home,  # see `programs.flwr`
         env=programs.environment(home),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
