@@ -208,7 +208,7 @@ FLOORS: dict[str, Callable[[], Algorithm]] = {
 }
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", slow_but(["fedavg", "fedprox", "fednova", "fedpd p=0.5", "proxskip frozen"], FLOORS))
 def test_a_floor_is_a_floor(name: str) -> None:
     """The error does not vanish with more rounds, and the method does not diverge."""
     history = simulate(FLOORS[name](), PROBLEM, rounds=600, metrics_every=10).history

@@ -88,6 +88,7 @@ class TestCoupledSamples:
             problems.from_losses(cox, given, X)
         assert loaded == ([1] if form == "lazy" else [])
 
+    @pytest.mark.slow
     def test_agents_of_equal_size_are_one_batch_each_in_all_layouts(self) -> None:
         agents = patients(70, 70, 70)
         wanted = np.mean([cox_by_hand(X, one).mean() for one in agents])

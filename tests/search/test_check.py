@@ -154,6 +154,7 @@ def test_a_run_that_no_theorem_covers_is_called_that(method: Any, options: Any, 
     assert found.plot().axes[0].lines[0].get_xdata().size == 4
 
 
+@pytest.mark.slow
 def test_skipping_needs_delta_and_several_seeds() -> None:
     problem = problems.quadratic(np.stack([np.eye(2)] * 2), np.array([[1.0, 0.0], [0.0, 1.0]]))
     method = algorithms.fedpd(eta=0.1, oracle=GD, p=0.3)

@@ -51,6 +51,7 @@ def test_without_held_out_samples_it_uses_the_budget_and_all_samples(problem: An
     assert model_text(run) == "The model is that of the last round."
 
 
+@pytest.mark.slow
 def test_local_work_follows_the_sizes() -> None:
     def sized(sizes: list[int]) -> Any:
         rows = {str(i): {"x": np.ones((n, 1)), "y": np.arange(n) % 2} for i, n in enumerate(sizes)}

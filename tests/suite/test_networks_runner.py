@@ -108,6 +108,7 @@ def test_validation_samples_are_no_training_samples() -> None:
     assert np.sort(both[:, 0]).tolist() == np.sort(everything["x"][:, 0]).tolist()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_has_no_accuracy() -> None:
     task = TASKS["some"]
     divided = split(task.make(Path()))
