@@ -101,6 +101,7 @@ def test_cells_of_a_notebook(notebooks: ModuleType) -> None:
         notebooks.read_cells("import os\n" + source)
 
 
+@pytest.mark.slow
 def test_a_notebook_has_its_outputs_and_a_cell_that_fails_ends_the_build(notebooks: ModuleType, tmp_path: Path) -> None:
     errors = pytest.importorskip("nbclient").exceptions
     head = "# %% [markdown]\n# # Title\n#\n# text\n\n# %%\n"

@@ -29,6 +29,7 @@ def test_own_loss(capsys: pytest.CaptureFixture[str]) -> None:
     assert number("stationarity ", fedavg) > 1e-3  # it stops where the agents' own answers average out
 
 
+@pytest.mark.slow
 def test_own_network(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output("own_network.py", capsys)
     assert number("round 10  test accuracy ", printed) > 0.9

@@ -75,6 +75,7 @@ def _numbers(printed: str) -> str:
     return printed.split("stationarity")[1]
 
 
+@pytest.mark.slow
 def test_a_loop_over_step_sizes_in_a_notebook() -> None:
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient").NotebookClient

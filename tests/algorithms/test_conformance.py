@@ -22,6 +22,7 @@ from fedpd.core import Exchange, Mixing, count_samples, opened
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 from fedpd.engine.loop import toss_coin as coin
 from fedpd.engine.measure.history import COLUMNS
+from tests.slow_cases import slow_but
 
 GD = oracles.gd(step=0.2, iterations=3)
 ROUNDS, AGENTS, DIMENSION = 6, 3, 4
@@ -125,6 +126,7 @@ ROWS = {
     ),
 }
 every_method = pytest.mark.parametrize("name", ROWS)
+variants_slowly = pytest.mark.parametrize("name", slow_but([name for name in ROWS if "-" not in name], ROWS))
 
 
 TRACES: list[int] = []  # one entry every time the losses are traced
@@ -195,7 +197,7 @@ def test_a_mixing_matrix_is_for_so_many_agents() -> None:
 
 @every_method
 def test_it_compiles_once(name: str, runs: Runs) -> None:
-    """Later runs trace only the shapes of the messages; rounds, chunks and seeds do not compile again."""
+    """Later runs trace nothing: rounds, chunks and seeds do not compile again."""
     algorithm, _ = runs(name)
     counts = []
     for seed in (1, 2):
@@ -205,7 +207,7 @@ def test_it_compiles_once(name: str, runs: Runs) -> None:
     assert counts[0] == counts[1] < FIRST[name]
 
 
-@every_method
+@variants_slowly
 def test_resume_equals_uninterrupted(name: str, runs: Runs, tmp_path: Path) -> None:
     algorithm, whole = runs(name)
 
@@ -231,7 +233,7 @@ class ByHand(NamedTuple):
     samples: int
 
 
-@every_method
+@variants_slowly
 def test_agent_by_agent_with_serialised_messages_is_the_simulation(name: str, runs: Runs) -> None:
     """The rounds by hand have no padding, and a vector as the model, so neither changes the simulation."""
     algorithm, run = runs(name)
@@ -311,7 +313,7 @@ def payload(envelope: bytes) -> int:
     return sum(array.nbytes for array in load(envelope).values())
 
 
-@every_method
+@variants_slowly
 @pytest.mark.filterwarnings("ignore:a round of this run has as few as 2 agents")  # the last one
 def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
     algorithm, full = runs(name)

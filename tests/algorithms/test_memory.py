@@ -272,6 +272,7 @@ def test_many_seeds_end_on_two_devices() -> None:
     assert len(found.runs) == 40
 
 
+@pytest.mark.slow
 def test_without_mixing_a_steep_agent_does_not_make_it_diverge() -> None:
     problem = make("quadratic-one-steep")
     run = simulate(

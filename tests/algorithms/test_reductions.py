@@ -8,6 +8,7 @@ import pytest
 
 from fedpd import Algorithm, algorithms, oracles, problems, regularizers, simulate, transforms
 from fedpd.core.method import form_with_absent
+from tests.slow_cases import slow_but
 
 L, MU, AGENTS = 1.0, 0.2, 8
 PROBLEM = problems.random_quadratic(AGENTS, 5, smoothness=L, convexity=MU, seed=1)
@@ -49,8 +50,15 @@ def test_fedpd_is_admm_is_feddyn_is_feddr_where_local_problems_are_solved(other:
     assert_same(algorithms.fedpd(eta=0.5, oracle=exact(2)), other)
 
 
-@pytest.mark.parametrize("start", ["local", "server"])
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+STARTS: list[tuple[str, dict[str, Any]]] = [
+    (start, options) for start in ("local", "server") for options in ({}, {"cohort": 2})
+]
+each_start = pytest.mark.parametrize(
+    ("start", "options"), slow_but([("local", {"cohort": 2}), ("server", {})], STARTS), ids=str
+)
+
+
+@each_start
 def test_feddyn_is_fedpd_with_few_noisy_steps_from_the_same_start(start: Any, options: dict[str, Any]) -> None:
     oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
     feddyn = algorithms.feddyn(alpha=2.0, oracle=oracle, start=start)
@@ -59,8 +67,7 @@ def test_feddyn_is_fedpd_with_few_noisy_steps_from_the_same_start(start: Any, op
     assert (usual.spec == feddyn.spec) == (start == "server")  # as in the authors' program
 
 
-@pytest.mark.parametrize("start", ["local", "server"])
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+@each_start
 def test_admm_is_fedadmm_is_feddr_with_few_noisy_steps_from_the_same_start(start: Any, options: dict[str, Any]) -> None:
     oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
     admm = algorithms.admm(eta=0.5, oracle=oracle, start=start)
@@ -100,7 +107,7 @@ def test_no_momentum_no_penalty_and_full_mixing_are_fedavg() -> None:
     assert_same(fedavg, algorithms.ri_sgd(**step), problem=MANY)
 
 
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+@pytest.mark.parametrize("options", slow_but([{}], [{}, {"cohort": 2}]), ids=["all", "cohort"])
 def test_special_cases_of_the_newer_averaging_methods_are_fedavg_and_fedprox(options: dict[str, Any]) -> None:
     oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
     fedavg = algorithms.fedavg(oracle=oracle)
@@ -201,7 +208,7 @@ FLOORS: dict[str, Callable[[], Algorithm]] = {
 }
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", slow_but(["fedavg", "fedprox", "fednova", "fedpd p=0.5", "proxskip frozen"], FLOORS))
 def test_a_floor_is_a_floor(name: str) -> None:
     """The error does not vanish with more rounds, and the method does not diverge."""
     history = simulate(FLOORS[name](), PROBLEM, rounds=600, metrics_every=10).history
@@ -217,25 +224,27 @@ COME_AND_GO = [(name, share) for name in ROBUST for share in (0.5, ONE)]
 COME_AND_GO += [("a_fedpd", 0.5), ("vrl_sgd", 0.5), ("cola", 0.5), ("proxskip", 0.5)]
 
 
-@pytest.mark.parametrize(("name", "share"), COME_AND_GO)
+@pytest.mark.parametrize(
+    ("name", "share"), slow_but([("fedpd", 0.5), ("scaffold", ONE), ("lag", 0.5), ("a_fedpd", 0.5)], COME_AND_GO)
+)
 def test_the_minimiser_is_reached_though_agents_come_and_go(name: str, share: float) -> None:
     run = simulate(REACH[name](), PROBLEM, rounds=1500, metrics_every=1500, participation=share)
     np.testing.assert_allclose(run.model, MINIMISER, atol=1e-10)
     assert run.updates.min() > 0
 
 
-@pytest.mark.parametrize(
-    ("g", "solution"),
-    [
-        (regularizers.l1(0.3), lambda c: np.sign(c) * np.maximum(np.abs(c) - 0.3, 0)),
-        (regularizers.l2(1.0), lambda c: c / 2),
-        (regularizers.box(-0.2, 0.5), lambda c: np.clip(c, -0.2, 0.5)),
-        (regularizers.group_l1(0.5), lambda c: c * max(0, 1 - 0.5 / np.linalg.norm(c))),
-    ],
-    ids=["l1", "l2", "box", "group_l1"],
-)
-def test_composite_problems_are_solved(g: Any, solution: Callable[[np.ndarray], np.ndarray]) -> None:
+COMPOSITE: dict[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
+    "l1": (regularizers.l1(0.3), lambda c: np.sign(c) * np.maximum(np.abs(c) - 0.3, 0)),
+    "l2": (regularizers.l2(1.0), lambda c: c / 2),
+    "box": (regularizers.box(-0.2, 0.5), lambda c: np.clip(c, -0.2, 0.5)),
+    "group_l1": (regularizers.group_l1(0.5), lambda c: c * max(0, 1 - 0.5 / np.linalg.norm(c))),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(["l1"], COMPOSITE))
+def test_composite_problems_are_solved(name: str) -> None:
     """f_i = ||x - c_i||^2/2, so the minimiser of f + g is prox_g(mean c_i)."""
+    g, solution = COMPOSITE[name]
     centres = np.random.default_rng(5).standard_normal((4, 3)) + np.array([1.0, -0.5, 0.1])
     problem = problems.quadratic(np.broadcast_to(np.eye(3), (4, 3, 3)), centres)
     solve = oracles.gd(step=0.5, iterations=60)
@@ -248,7 +257,7 @@ def test_composite_problems_are_solved(g: Any, solution: Callable[[np.ndarray], 
         np.testing.assert_allclose(run.model, solution(centres.mean(0)), atol=1e-12)
 
 
-@pytest.mark.parametrize("execution", ["auto", "debug"])
+@pytest.mark.parametrize("execution", slow_but(["auto"], ["auto", "debug"]))
 def test_a_mixing_matrix_is_used_in_the_precision_of_the_data(execution: Any) -> None:
     """1/3 in float32 would move the model of a float64 problem by 1e-8 of its size."""
     problem = problems.random_quadratic(agents=3, dimension=2)

@@ -28,7 +28,7 @@ dimension = 3
 
 [run]
 rounds = {rounds}
-checkpoint_every = 20
+checkpoint_every = {checkpoint_every}
 
 [[algorithm]]
 label = "FedPD-VR"
@@ -64,12 +64,16 @@ def fedpd(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-def write(folder: Path, rounds: int) -> None:
-    (folder / "small.toml").write_text(EXPERIMENT.format(rounds=rounds))
+def experiment(rounds: int, checkpoint_every: int = 20) -> str:
+    return EXPERIMENT.format(rounds=rounds, checkpoint_every=checkpoint_every)
+
+
+def write(folder: Path, rounds: int, checkpoint_every: int = 20) -> None:
+    (folder / "small.toml").write_text(experiment(rounds, checkpoint_every))
 
 
 def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path) -> None:
-    write(tmp_path, 3_000)
+    write(tmp_path, 3_000, checkpoint_every=100)
     whole = fedpd("run", "small.toml", "--out", "whole", folder=tmp_path)
     assert whole.returncode == 0, whole.stderr
     command = [*COMMAND, "run", "small.toml", "--out", "killed"]
@@ -144,7 +148,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
 )
 def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
     (tmp_path / "full").mkdir()
-    (tmp_path / "wrong.toml").write_text(EXPERIMENT.format(rounds=0))
+    (tmp_path / "wrong.toml").write_text(experiment(0))
     write(tmp_path, 1)
     (tmp_path / "full" / "thesis.tex").touch()
     done = fedpd(*arguments, folder=tmp_path)
@@ -235,7 +239,7 @@ def test_solving_says_where_it_does_not_get_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["participation = 0.5", "stragglers = 0.1"])
 def test_solving_needs_all_agents(tmp_path: Path, line: str) -> None:
     path = tmp_path / "small.toml"
-    path.write_text(EXPERIMENT.format(rounds=40).replace("rounds = 40", f"rounds = 40\n{line}"))
+    path.write_text(experiment(40).replace("rounds = 40", f"rounds = 40\n{line}"))
     done = fedpd("solve", "small.toml", folder=tmp_path)
     assert done.returncode == 2
     assert f"error: {line}: solve needs all agents, with all their steps, in every round" in done.stderr
@@ -243,7 +247,7 @@ def test_solving_needs_all_agents(tmp_path: Path, line: str) -> None:
 
 def test_who_takes_part_is_kept_by_advice_and_tuning(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
-    path.write_text(EXPERIMENT.format(rounds=40).replace("rounds = 40", "rounds = 40\nparticipation = 0.5"))
+    path.write_text(experiment(40).replace("rounds = 40", "rounds = 40\nparticipation = 0.5"))
     done = fedpd("advise", "small.toml", "--pilot", "5", "--out", "advice.toml", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "participation = 0.5\n" in (tmp_path / "advice.toml").read_text()
@@ -270,7 +274,7 @@ def gd(step):
 def test_code_of_ones_own_is_named_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "own_method.py").write_text(OWN_METHOD)
-    text = EXPERIMENT.format(rounds=4).partition("[[algorithm]]")[0]
+    text = experiment(4).partition("[[algorithm]]")[0]
     (tmp_path / "own.toml").write_text(f'{text}[[algorithm]]\nname = "own_method:gd"\nstep = 0.1\n')
     done = fedpd("run", "own.toml", "--out", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr

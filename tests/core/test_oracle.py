@@ -14,6 +14,7 @@ from fedpd import FedpdError, Oracle, Problem, algorithms, oracles, problems, si
 from fedpd.base.process import use_cores
 from fedpd.core import Work, count_samples
 from fedpd.flower import InProcessGrid, Settings, client_app, federate
+from tests.slow_cases import slow_but
 
 use_cores()  # before JAX computes
 AGENTS, SIZE, STEPS = 3, 28_000, 100_000  # 2.8e9 sample gradients per agent and round
@@ -23,7 +24,7 @@ GD = algorithms.fedavg(oracle=oracles.gd(step=1e-9, iterations=STEPS))
 def cheap(agents: int = AGENTS) -> Problem:
     """Every agent has 28,000 samples, and F(x; a) = x, so that a gradient costs one operation."""
     rows = np.zeros((agents, SIZE, 1), np.float32)
-    return problems.from_losses(lambda x, a: jnp.full(len(a), x), rows, np.zeros((), np.float32))
+    return problems.from_losses(lambda x, a: jnp.full(len(a), x), rows, np.zeros((), np.float32), check=False)
 
 
 @given(st.integers(0, 2**30), st.integers(0, 2**30), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
@@ -35,17 +36,17 @@ def test_counts_are_exact(gradients: int, samples: int, one: int, other: int) ->
     assert more.updates == 6
 
 
-@pytest.mark.parametrize(
-    ("options", "agents"),
-    [
-        ({}, AGENTS),
-        ({"seed": [0, 1]}, AGENTS),
-        ({"cohort": 2}, 2),
-        ({"store": "folder"}, AGENTS),
-        ({"devices": 2}, AGENTS),
-        ({"execution": "parallel"}, AGENTS),
-    ],
-)
+MODES: list[tuple[dict[str, Any], int]] = [
+    ({}, AGENTS),
+    ({"seed": [0, 1]}, AGENTS),
+    ({"cohort": 2}, 2),
+    ({"store": "folder"}, AGENTS),
+    ({"devices": 2}, AGENTS),
+    ({"execution": "parallel"}, AGENTS),
+]
+
+
+@pytest.mark.parametrize(("options", "agents"), slow_but([({}, AGENTS), ({"cohort": 2}, 2)], MODES))
 def test_a_round_of_more_than_2_to_the_31_samples(options: dict[str, Any], agents: int, tmp_path: Path) -> None:
     options = {name: tmp_path if value == "folder" else value for name, value in options.items()}
     found: Any = simulate(GD, cheap(), rounds=2, **options)

@@ -11,7 +11,7 @@ from fedpd.core import UNKNOWN, Problem
 from fedpd.theory import objective
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tested() -> Problem:
     """Four agents with 1 to 4 training samples and 3 to 0 test samples."""
     rng = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def tested() -> Problem:
     train = {f"agent {i}": samples(i + 1) for i in range(4)}
     test = {f"agent {i}": samples(3 - i) for i in range(3)}
     federated = data.from_arrays(train, test, classes=3)
-    return problems.classification(lambda model, x: x @ model, federated, np.zeros((2, 3)))
+    return problems.classification(lambda model, x: x @ model, federated, np.zeros((2, 3)), check=False)
 
 
 def test_some_agents_bring_their_samples_and_their_tests(tested: Problem) -> None:
@@ -77,11 +77,12 @@ def test_a_problem_prints_a_few_lines(tested: Problem) -> None:
     assert len(repr(problems.random_quadratic(5000, 20))) < 300
 
 
-@pytest.mark.parametrize("sizes", [(10, 10, 10), (1, 7, 30)])
+@pytest.mark.parametrize("sizes", [pytest.param((10, 10, 10), marks=pytest.mark.slow), (1, 7, 30)])
 def test_a_share_of_each_agents_samples_is_held_out(sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     rows = {f"agent {i}": {"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 3, n)} for i, n in enumerate(sizes)}
-    problem = problems.classification(lambda model, x: x @ model, data.from_arrays(rows, classes=3), np.zeros((2, 3)))
+    found = data.from_arrays(rows, classes=3)
+    problem = problems.classification(lambda model, x: x @ model, found, np.zeros((2, 3)), check=False)
     rest, held = problem.hold_out(0.3, seed=4)
     number = [min(round(0.3 * n), n - 1) for n in sizes]
     assert rest.sizes.tolist() == [n - m for n, m in zip(sizes, number, strict=True)]

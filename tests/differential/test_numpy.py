@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.endings import SCALE
+from tests.slow_cases import slow_but
 
 from . import compare
 from .compare import check
@@ -18,28 +19,11 @@ from .pairs import PAIRS
 
 CASES = 2  # of each method in make test, which share a compiled program
 QUICK_MODES = [mode for mode in dict.fromkeys(MODES) if mode != "debug"]  # without compilation, a case takes seconds
-
-
-SLOW = (
-    "dane",
-    "fedadam",
-    "fedavgm",
-    "fedcm",
-    "feddc",
-    "feddr",
-    "feddyn",
-    "fedlin",
-    "fednova",
-    "five_gcs",
-    "gradient_descent",
-    "local_gd",
-    "scaffold",
-    "vrl_sgd",
-)  # above 2 s
+QUICK = list(PAIRS)[: len(QUICK_MODES)]  # one method in each mode
 
 
 @pytest.mark.skipif(SCALE > 1, reason="make fuzz draws other cases")
-@pytest.mark.parametrize("method", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in PAIRS])
+@pytest.mark.parametrize("method", slow_but(QUICK, PAIRS))
 def test_a_method_in_some_mode_agrees_with_numpy(method: str) -> None:
     number = list(PAIRS).index(method)
     for seed in range(number * GROUP, number * GROUP + CASES):

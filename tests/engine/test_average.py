@@ -10,6 +10,7 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, Method, algorithms, clock, oracles, problems, simulate, theory, transforms
+from tests.slow_cases import slow_but
 
 PROBLEM = problems.random_quadratic(6, 4, smoothness=1.0, convexity=0.2, seed=2)
 SGD = oracles.sgd(step=0.2, iterations=3, batch=1)
@@ -29,27 +30,30 @@ def mean_of(method: Method, rounds: int = 9, **options: Any) -> np.ndarray:
     return w
 
 
+NETWORK = clock.network(up="1 Mbit/s", down="1 Mbit/s", compute=clock.log_normal("1 s", 1.0))
+SKIPPING = algorithms.fedpd(eta=0.3, oracle=SGD, p=0.5)
+BOTH_WAYS = transforms.wrap(FEDAVG, up=transforms.quantize(8), down=transforms.quantize(8))
+CASES: dict[str, tuple[Method, dict[str, Any]]] = {
+    "everyone": (FEDAVG, {}),
+    "a cohort": (FEDAVG, {"cohort": 2}),
+    "rounds without agents": (FEDAVG, {"participation": 0.1}),
+    "one agent": (FEDPD, {"cohort": 1}),
+    "skips": (SKIPPING, {}),
+    "skips of a cohort": (SKIPPING, {"cohort": 3}),
+    "A-FedPD": (algorithms.a_fedpd(eta=0.3, oracle=SGD), {"cohort": 2}),
+    "SCAFFOLD": (algorithms.scaffold(step=0.1, iterations=3, batch=1), {"cohort": 2}),
+    "compressed messages": (transforms.wrap(FEDAVG, up=transforms.quantize(8)), {"cohort": 2}),
+    "compressed broadcasts": (BOTH_WAYS, {}),
+    "a server's optimizer": (transforms.wrap(FEDAVG, mean=transforms.server_optimizer(optax.adam(0.1))), {"cohort": 2}),
+    "asynchronous": (FEDPD, {"clock": NETWORK, "buffer": 2}),
+}
+
+
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (FEDAVG, {}),
-        (FEDAVG, {"cohort": 2}),
-        (FEDAVG, {"participation": 0.1}),
-        (FEDPD, {"cohort": 1}),
-        (algorithms.fedpd(eta=0.3, oracle=SGD, p=0.5), {}),
-        (algorithms.fedpd(eta=0.3, oracle=SGD, p=0.5), {"cohort": 3}),
-        (algorithms.a_fedpd(eta=0.3, oracle=SGD), {"cohort": 2}),
-        (algorithms.scaffold(step=0.1, iterations=3, batch=1), {"cohort": 2}),
-        (transforms.wrap(FEDAVG, up=transforms.quantize(8)), {"cohort": 2}),
-        (transforms.wrap(FEDAVG, up=transforms.quantize(8), down=transforms.quantize(8)), {}),
-        (transforms.wrap(FEDAVG, mean=transforms.server_optimizer(optax.adam(0.1))), {"cohort": 2}),
-        (
-            FEDPD,
-            {"clock": clock.network(up="1 Mbit/s", down="1 Mbit/s", compute=clock.log_normal("1 s", 1.0)), "buffer": 2},
-        ),
-    ],
+    "case", slow_but(["rounds without agents", "skips", "compressed broadcasts", "asynchronous"], CASES)
 )
-def test_the_model_is_the_recursion(method: Method, options: dict[str, Any]) -> None:
+def test_the_model_is_the_recursion(case: str) -> None:
+    method, options = CASES[case]
     run = simulate(method, PROBLEM, rounds=9, average=True, **options)
     np.testing.assert_allclose(run.model, mean_of(method, **options), rtol=1e-12, atol=1e-12)
     assert run.history["loss"][-1] == pytest.approx(theory.objective(PROBLEM, run.model), rel=1e-12)

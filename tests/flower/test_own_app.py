@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, Method, algorithms, oracles, problems, simulate, transforms
+from tests.slow_cases import slow_but
 from tests.test_own_loop import AGENTS, METHODS, problem, simulated
 
 torch = pytest.importorskip("torch")
@@ -133,7 +134,7 @@ SERVED = {
 }
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", slow_but(["SCAFFOLD with a cohort", "FedDyn", "FedNova"], SERVED))
 def test_an_unchanged_app_with_fedpds_strategy_is_the_method(name: str) -> None:
     method, options = SERVED[name]
     found = federated(method, app(mod(method)), 8, **options)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from fedpd import FedpdError, Problem, algorithms, data, oracles, problems, simulate
 from fedpd.engine.plan import problem_identity
+from tests.slow_cases import slow_but
 
 VOCABULARY, LENGTH = 7, 5
 Agents = dict[str, dict[str, np.ndarray]]
@@ -98,7 +99,11 @@ def token_loss(scores: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(scores.flatten(0, 1), y.flatten().long())
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+BACKENDS = ("jax", "callback")
+mostly_jax = pytest.mark.parametrize("backend", slow_but(["jax"], BACKENDS))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("weight", [None, 2.0])
 def test_one_output_for_two_classes(weight: float | None, backend: Any) -> None:
     own = samples(classes)
@@ -121,7 +126,7 @@ def test_one_output_of_a_function_is_a_logit() -> None:
     np.testing.assert_allclose(run.model[:, 0], -0.1 * x.T @ (0.5 - y) / len(y), rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_regression_is_that_of_pytorch(backend: Any) -> None:
     own, module = samples(numbers), small(1)
     problem = problems.regression(module, data.from_arrays(own, own, classes=False), backend=backend)
@@ -137,7 +142,7 @@ def test_losses_of_pytorch_in_regression_and_supervised() -> None:
     agrees(problems.supervised(module, found, loss=nn.BCEWithLogitsLoss()), module, own, nn.BCEWithLogitsLoss())
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+@mostly_jax
 def test_multilabel_is_that_of_pytorch(backend: Any) -> None:
     own, module = samples(labels), small(2)
     problem = problems.multilabel(module, data.from_arrays(own, own, classes=False), backend=backend)
@@ -161,7 +166,7 @@ def test_missing_labels_do_not_count_in_the_comparison_with_pytorch() -> None:
     agrees(problems.multilabel(module, data.from_arrays(own, classes=False)), module, own, known)
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+@mostly_jax
 def test_next_token_is_that_of_pytorch(backend: Any) -> None:
     own, module = samples(following, tokens=True), words()
     problem = problems.next_token(module, data.from_arrays(own, own, classes=False), backend=backend)
@@ -211,7 +216,7 @@ def test_parameters_without_gradient_stay_and_are_not_in_the_model() -> None:
     agrees(problem, module, own, lambda found, y: functional.mse_loss(found[:, 0], y) / 2)
 
 
-@pytest.mark.parametrize("backend", ["jax", "callback"])
+@mostly_jax
 def test_dropout_is_on_in_training_and_off_where_fedpd_measures(backend: Any) -> None:
     own = samples(numbers)
     module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
@@ -227,13 +232,21 @@ def test_dropout_is_on_in_training_and_off_where_fedpd_measures(backend: Any) ->
     assert runs[0].history["loss"][-1] == runs[1].history["loss"][-1]
 
 
-@pytest.mark.parametrize("make", [lambda: small(1), lambda: linen.Dense(1), lambda: nnx.Linear(3, 1, rngs=nnx.Rngs(0))])
-def test_a_problem_is_identified_in_another_process(make: Any) -> None:
+MODULES: dict[str, Callable[[], Any]] = {
+    "torch": lambda: small(1),
+    "linen": lambda: linen.Dense(1),
+    "nnx": lambda: nnx.Linear(3, 1, rngs=nnx.Rngs(0)),
+    "equinox": lambda: eqx.nn.Linear(3, 1, key=jax.random.key(0)),
+}
+
+
+@pytest.mark.parametrize("library", ["torch", "linen", "nnx"])
+def test_a_problem_is_identified_in_another_process(library: str) -> None:
     """Checkpoints need it; two modules made in the same way stand for two processes."""
-    found = data.from_arrays(samples(numbers), classes=False)
-    one, other = (problem_identity(problems.regression(make(), found)) for _ in range(2))
+    make, found = MODULES[library], data.from_arrays(samples(numbers), classes=False)
+    one, other = (problem_identity(problems.regression(make(), found, check=False)) for _ in range(2))
     assert one == other
-    loss = problem_identity(problems.regression(make(), found, loss=nn.HuberLoss(delta=2.0)))
+    loss = problem_identity(problems.regression(make(), found, loss=nn.HuberLoss(delta=2.0), check=False))
     assert one["losses"] != loss["losses"]
 
 
@@ -257,12 +270,10 @@ def test_a_gradient_that_torchax_does_not_see_uses_the_callback() -> None:
     agrees(problem, module, own, lambda found, y: functional.mse_loss(found[:, 0], y) / 2)
 
 
-@pytest.mark.parametrize(
-    "module", [linen.Dense(1), nnx.Linear(3, 1, rngs=nnx.Rngs(0)), eqx.nn.Linear(3, 1, key=jax.random.key(0))]
-)
-def test_modules_of_other_libraries(module: Any) -> None:
+@pytest.mark.parametrize("library", slow_but(["nnx"], ["linen", "nnx", "equinox"]))
+def test_modules_of_other_libraries(library: str) -> None:
     own = samples(numbers)
-    problem = problems.regression(module, data.from_arrays(own, own, classes=False))
+    problem = problems.regression(MODULES[library](), data.from_arrays(own, own, classes=False))
     run = simulate(algorithms.gradient_descent(step=0.3), problem, rounds=40)
     x, y = (np.concatenate([one[name] for one in own.values()]) for name in ("x", "y"))
     rest = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y)[1]

@@ -9,6 +9,7 @@ import pytest
 from fedpd import FedpdError, Problem, advise, data, problems, simulate, solve, theory
 from fedpd.experiments.experiment import build_algorithm
 from fedpd.report.advice import advice_notes, advised_tables, settings_table
+from fedpd.search.advise import Advice
 from fedpd.search.sweep import first_below
 from fedpd.theory import max_eta, rates
 
@@ -82,6 +83,7 @@ def test_where_nothing_is_known_it_says_so() -> None:
     assert tuple(dict.fromkeys(told)) == (*steps, "measuring Hessians")
     assert "use fedpd.train" in repr(advice)
     assert advice.hints[0] in advice_notes(advice)
+    assert not any("Scale the features" in note for note in advice_notes(advice))  # their sizes are equal
 
 
 @pytest.mark.slow
@@ -105,16 +107,23 @@ def test_solve_is_tried_where_it_applies() -> None:
     assert advice.untuned.reached
     assert (advice.untuned.communications, advice.untuned.transfer) == (run.history["communications"][-1], spent)
     assert f"untuned: FedPD with eta = auto, memory = 30: {advice.untuned.communications:.0f} comm" in repr(advice)
-    assert any(note.startswith("Use the untuned setting (fedpd solve). Comm") for note in advice_notes(advice))
+    notes = advice_notes(advice)
+    assert any(note.startswith("Use the untuned setting (fedpd solve). Comm") for note in notes)
+    assert not any("Scale the features" in note for note in notes)  # their sizes are equal
     assert build_algorithm({k: v for k, v in advice.untuned.table.items() if k != "label"}, 5).spec == run.spec
     assert advice.hessians.points == 2
     assert advice.hessians == theory.hessians(problem, [problem.start, run.model])
 
 
-def test_a_trial_without_progress_is_called_that() -> None:
+@pytest.fixture(scope="module")
+def stalled() -> Advice:
     """The start differs from the minimiser only where the curvature is 1e-6 of L."""
     steep = np.array([np.diag([1.0, 1e-6])] * 3)
-    advice = advise(problems.quadratic(steep, np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])), 1e-8, pilot=20)
+    return advise(problems.quadratic(steep, np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])), 1e-8, pilot=20)
+
+
+def test_a_trial_without_progress_is_called_that(stalled: Advice) -> None:
+    advice = stalled
     assert advice.recommended is None
     assert "recommended" not in advice.settings
     (tried,) = advice.failed
@@ -187,6 +196,7 @@ def test_a_step_size_from_a_flat_start_is_tried_and_made_smaller() -> None:
     assert not any("p=" in note and "skips the communications" in note for note in advice_notes(advice))
 
 
+@pytest.mark.slow
 def test_large_features_are_recognised_and_nothing_is_promised() -> None:
     advice = advise(flat_start(100.0, 5.0), 1e-3, pilot=10, participation=0.67)
     assert advice.recommended is None
@@ -199,10 +209,6 @@ def test_large_features_are_recognised_and_nothing_is_promised() -> None:
 def test_a_start_without_curvature_is_refused() -> None:
     with pytest.raises(FedpdError, match=r"has no curvature around its start \(L = 0\).*Scale the features"):
         advise(flat_start(100.0, 50.0), 1e-3)
-
-
-def test_features_of_one_size_need_no_scaling() -> None:
-    assert not any("Scale the features" in note for note in advice_notes(advise(unknown(), 1e-8)))
 
 
 def test_an_objective_without_a_lower_bound_gets_no_advice() -> None:
@@ -225,10 +231,7 @@ def test_a_trial_that_ends_at_a_maximum_is_not_recommended() -> None:
     assert "its trial FAILED: f rose from" in next(one.how for one in advice.failed if one.table["eta"] == "auto")
 
 
-def test_a_setting_that_failed_is_not_written_to_the_file() -> None:
-    steep = np.array([np.diag([1.0, 1e-6])] * 3)
-    linear = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
-    stalled = advise(problems.quadratic(steep, linear), 1e-8, pilot=20)
+def test_a_setting_that_failed_is_not_written_to_the_file(stalled: Advice) -> None:
     assert [table["label"] for table in advised_tables(stalled)] == ["FedPD, untuned", "FedPD, guaranteed"]
     short = advise(problems.random_quadratic(3, 2), 1e-20, pilot=3)
     assert [table["label"] for table in advised_tables(short)] == ["FedPD, tried", "FedPD, guaranteed"]

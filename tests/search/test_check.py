@@ -11,6 +11,7 @@ import fedpd
 from fedpd import FedpdError, Problem, Run, algorithms, data, oracles, problems, simulate, theory, transforms
 from fedpd.theory import TheoryCheck, check, max_eta, rates
 from fedpd.theory import variance_reduction as vr
+from tests.slow_cases import slow_but
 
 QUADRATIC = problems.quadratic(
     np.array([np.diag([1.0, 0.5]), np.diag([0.2, -0.1])]), np.array([[1.0, 0.0], [0.0, -1.0]]), start=np.ones(2)
@@ -48,7 +49,8 @@ def test_the_bound_is_the_theorems_and_the_mean_is_that_of_the_rounds() -> None:
     assert all(one.holds for one in found.assumptions)
 
 
-def test_the_local_accuracy_is_that_of_a_plain_program() -> None:
+@pytest.mark.parametrize("options", slow_but([{}], [{}, {"devices": 2}, {"execution": "debug"}]), ids=str)
+def test_the_local_accuracy_is_that_of_a_plain_program(options: Any) -> None:
     hessians, linear = QUADRATIC.data["hessian"][:, 0], QUADRATIC.data["linear"][:, 0]
     x, x0, dual, largest = np.ones((2, 2)), np.ones(2), np.zeros((2, 2)), []
     for _ in range(12):
@@ -61,10 +63,9 @@ def test_the_local_accuracy_is_that_of_a_plain_program() -> None:
         largest.append(np.sum(gradient(x) ** 2, axis=1).max())
         dual = dual + (x - x0) / ETA
         x0 = (x + ETA * dual).mean(axis=0)
-    for options in ({}, {"devices": 2}, {"execution": "debug"}):
-        history = recorded(**options).history
-        assert np.isnan(history["local_accuracy"][0]), "no local solve has ended at the start"
-        np.testing.assert_allclose(history["local_accuracy"][1:], largest, rtol=1e-9)
+    history = recorded(**options).history
+    assert np.isnan(history["local_accuracy"][0]), "no local solve has ended at the start"
+    np.testing.assert_allclose(history["local_accuracy"][1:], largest, rtol=1e-9)
 
 
 def test_without_the_accuracy_a_run_below_the_bound_satisfies_it_for_any() -> None:
@@ -153,6 +154,7 @@ def test_a_run_that_no_theorem_covers_is_called_that(method: Any, options: Any, 
     assert found.plot().axes[0].lines[0].get_xdata().size == 4
 
 
+@pytest.mark.slow
 def test_skipping_needs_delta_and_several_seeds() -> None:
     problem = problems.quadratic(np.stack([np.eye(2)] * 2), np.array([[1.0, 0.0], [0.0, 1.0]]))
     method = algorithms.fedpd(eta=0.1, oracle=GD, p=0.3)
@@ -185,6 +187,14 @@ def test_oracle_2_has_theorem_3() -> None:
     wanted = vr.bound(12, np.log(2), gradients, L=L, eta=eta, gamma=13 * eta, iterations=2, refresh=5, batch=1)
     assert found.bound[-1] == pytest.approx(wanted, rel=1e-6)
     assert found.verdict == "holds"
+
+
+@pytest.mark.slow
+def test_oracle_2_needs_the_settings_of_theorem_3() -> None:
+    problem = problems.penalized_logistic(*data.strongly_noniid(agents=3, samples=10, dimension=2))
+    L = theory.smoothness_constants(problem).per_sample
+    assert L is not None
+    eta = 0.9 * vr.max_eta(L, 2, 5, 1)
     for gamma, p, name in ((eta / 10, 0.0, "gamma"), (13 * eta, 0.1, "p")):
         method = algorithms.fedpd(eta=eta, oracle=oracles.vr(gamma, 2, 5), p=p)
         assert held(check(run_of(method, problem), problem), name) is False

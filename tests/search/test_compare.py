@@ -82,6 +82,7 @@ def test_epochs_schedules_and_weights_are_those_of_the_comparison() -> None:
         np.testing.assert_array_equal(one.runs[0].history["loss"], again.history["loss"])
 
 
+@pytest.mark.slow
 def test_a_central_test_set_is_not_what_chooses_the_settings() -> None:
     problem = two_classes()
     rows = problem.test_rows_of(np.arange(6))[0]

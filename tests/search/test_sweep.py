@@ -26,6 +26,7 @@ from fedpd.algorithms.fedavg import FedAvg
 from fedpd.core import Value
 from fedpd.problems import networks
 from fedpd.search.sweep import first_below, prepare_grid
+from tests.slow_cases import slow_but
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
 TRACES: list[int] = []
@@ -52,7 +53,7 @@ def test_a_grid_is_its_points_one_by_one() -> None:
             assert np.array_equal(run.history[column], alone.history[column]), column
 
 
-@pytest.mark.parametrize("layout", ["everyone", "cohort", "lazy"])
+@pytest.mark.parametrize("layout", slow_but(["cohort"], ["everyone", "cohort", "lazy"]))
 def test_points_whose_first_proximal_step_differs(layout: str) -> None:
     rows = [np.arange(1.0, 4.0 + i)[:, None] for i in range(3)]
     held: Any = data.lazy(rows.__getitem__, [len(own) for own in rows]) if layout == "lazy" else rows

@@ -42,6 +42,7 @@ def test_it_stops_on_a_plateau(problem: Any) -> None:
     assert run.history["round"][-1] == min(200, best + 50)
 
 
+@pytest.mark.slow
 def test_without_held_out_samples_it_uses_the_budget_and_all_samples(problem: Any) -> None:
     run = fedpd.train(problem, communications=6, validation=0)
     assert run.history["round"][-1] == 6
@@ -50,6 +51,7 @@ def test_without_held_out_samples_it_uses_the_budget_and_all_samples(problem: An
     assert model_text(run) == "The model is that of the last round."
 
 
+@pytest.mark.slow
 def test_local_work_follows_the_sizes() -> None:
     def sized(sizes: list[int]) -> Any:
         rows = {str(i): {"x": np.ones((n, 1)), "y": np.arange(n) % 2} for i, n in enumerate(sizes)}
@@ -92,6 +94,7 @@ def test_an_unknown_option_is_an_unknown_argument(problem: Any) -> None:
         fedpd.train(problem, momentum=0.9)
 
 
+@pytest.mark.slow
 def test_values_per_agent_are_those_of_the_delivered_model() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))

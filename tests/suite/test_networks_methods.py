@@ -31,6 +31,7 @@ def test_fedpd_n_has_nothing_to_tune() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_all_rivals_do_the_same_local_work() -> None:
     task, spent = TASKS["some"], {}
     problem = problems.random_quadratic(agents=6, dimension=3)  # the work does not depend on the problem

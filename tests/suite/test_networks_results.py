@@ -65,6 +65,7 @@ def test_ratios_are_geometric_means_over_problems() -> None:
     assert (found.ratio, found.worst, found.ahead) == (pytest.approx(1.0), 2.0, 1)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks_runner, "curves", runner.made_up)
     outcomes = run_networks(tmp_path / "cells.jsonl", budgets=[0, 8], seeds=2, tasks=runner.TASKS)

@@ -1,11 +1,13 @@
 """What counts as a solved problem."""
 
 import numpy as np
+import pytest
 
 from fedpd.suite.problems import known_answers, make
 from fedpd.suite.race import TARGET, Vectors, is_low, spent_until_target
 
 
+@pytest.mark.slow
 def test_a_saddle_point_is_no_solution() -> None:
     """A network whose weights all went to 0 has no gradient, and a large f."""
     problem = make("network-wine")

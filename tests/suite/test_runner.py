@@ -44,6 +44,7 @@ def test_most_tries_of_a_small_budget_are_among_those_of_a_large_one() -> None:
         assert few <= many
 
 
+@pytest.mark.slow
 def test_a_race_finds_what_all_tries_alone_find() -> None:
     """Batches, shared programs and early ends change no result."""
     problem, rounds = make("quadratic-rotated-1e1"), 64

@@ -10,6 +10,7 @@ from tree_math import Vector
 
 from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate, transforms
 from fedpd.transforms._attacks import Attributed
+from tests.slow_cases import slow_but
 
 MESSAGES = np.array([[1.0, 2.0], [3.0, 4.0], [1e9, -1e9], [5.0, 6.0], [0.0, 0.0]], np.float32)
 SENT: Any = np.array([True, True, True, False, True])
@@ -63,7 +64,7 @@ def test_equal_messages_are_their_own_mean(name: str) -> None:
     np.testing.assert_allclose(RULES[name].mean(same, ALL(7, bool)), same[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_but(["median", "krum"], RULES))
 def test_every_rule_runs_in_place_of_the_mean(name: str) -> None:
     robust = transforms.wrap(FEDPD, mean=RULES[name])
     runs = [simulate(robust, PROBLEM, rounds=4, cohort=cohort) for cohort in (None, 5)]
@@ -85,7 +86,7 @@ KEEP_MORE: dict[str, tuple[Algorithm, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEEP_MORE)
+@pytest.mark.parametrize("name", slow_but(["fedpd", "scaffold"], KEEP_MORE))
 def test_an_optimiser_takes_the_step_of_a_server_that_keeps_more_than_a_model(name: str) -> None:
     method, options = KEEP_MORE[name]
     whole = transforms.wrap(method, mean=transforms.server_optimizer(optax.sgd(1.0)))

@@ -19,6 +19,7 @@ from fedpd.engine.backends import compiled as engine_present
 from fedpd.engine.backends.cohort import AgentsSeen
 from fedpd.engine.participation import draw
 from tests.engine.masked import masked_run
+from tests.slow_cases import slow_but
 
 AGENTS, ROUNDS, SAMPLES = 8, 10, 6
 GD, SGD = oracles.gd(step=0.2, iterations=2), oracles.sgd(0.1, 2, batch=2)
@@ -94,10 +95,10 @@ def test_an_agent_that_returns_is_where_a_masked_run_would_have_it(name: str, ex
 UNEQUAL = make_problem(sizes=(1, 6, 3, 2, 6, 5, 1, 4))
 
 
-@settings(max_examples=6, deadline=None)
+@pytest.mark.parametrize("name", slow_but(["fedpd-skips"], ["fedpd", "fedpd-skips", "feddyn", "fedadmm", "scaffold"]))
+@settings(max_examples=4, deadline=None)
 @given(
     bits=st.lists(st.lists(st.booleans(), min_size=AGENTS, max_size=AGENTS), min_size=ROUNDS, max_size=ROUNDS),
-    name=st.sampled_from(["fedpd", "fedpd-skips", "feddyn", "fedadmm", "scaffold"]),
     problem=st.sampled_from([PROBLEM, UNEQUAL]),
 )
 def test_any_attendance_gives_what_a_masked_run_gives(bits: list[list[bool]], name: str, problem: Any) -> None:
@@ -117,7 +118,7 @@ def same_bits(one: Run, other: Run) -> None:
     np.testing.assert_array_equal(one.updates, other.updates)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedpd", "fedpd-skips"])
+@pytest.mark.parametrize("name", slow_but(["fedavg", "fedpd-skips"], ["fedavg", "fedpd", "fedpd-skips"]))
 def test_a_cohort_is_the_same_run_as_its_schedule(name: str) -> None:
     drawn = draw(3, range(ROUNDS), AGENTS, 2)
     present = np.zeros((ROUNDS, AGENTS), bool)
@@ -151,13 +152,17 @@ def test_costs_are_those_of_the_agents_that_are_present() -> None:
     assert run.updates.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("options", [{"cohort": 2}, {"participation": np.linspace(0.1, 0.9, AGENTS)}, {"cohort": 1}])
+@pytest.mark.parametrize(
+    "options",
+    slow_but([{"cohort": 1}], [{"cohort": 2}, {"participation": list(np.linspace(0.1, 0.9, 8))}, {"cohort": 1}]),
+)
 def test_fedpd_converges_to_the_minimiser_with_few_agents(options: dict[str, Any]) -> None:
     solve = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.5, iterations=40))
     run = simulate(solve, PROBLEM, rounds=800, metrics_every=800, **options)
     assert run.history["stationarity"][-1] < 1e-16
 
 
+@pytest.mark.parametrize("cohort", slow_but([1], [2, 1]))
 @pytest.mark.parametrize(
     "method",
     [
@@ -167,13 +172,12 @@ def test_fedpd_converges_to_the_minimiser_with_few_agents(options: dict[str, Any
     ],
     ids=lambda method: method.name,
 )
-def test_methods_with_memory_converge_with_a_quarter_of_the_agents_and_with_one(method: Algorithm) -> None:
-    for cohort in (2, 1):
-        run = simulate(method, PROBLEM, rounds=1600, metrics_every=1600, cohort=cohort)
-        assert run.history["stationarity"][-1] < 1e-18
+def test_methods_with_memory_converge_with_a_quarter_of_the_agents_and_with_one(method: Algorithm, cohort: int) -> None:
+    run = simulate(method, PROBLEM, rounds=1600, metrics_every=1600, cohort=cohort)
+    assert run.history["stationarity"][-1] < 1e-18
 
 
-@pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])
+@pytest.mark.parametrize("name", slow_but(["fedpd-skips"], ["fedpd", "fedpd-skips"]))
 @pytest.mark.parametrize("seed", [1, [0, 1]])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, seed: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"seed": seed, "cohort": 2, "metrics_every": 2, "metrics_agents": 5}
@@ -221,21 +225,21 @@ def test_seeds_together_are_seeds_alone() -> None:
         np.testing.assert_allclose(run.model, alone.model, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])
+@pytest.mark.parametrize("name", slow_but(["fedpd-skips"], ["fedpd", "fedpd-skips"]))
 def test_rows_in_files_are_rows_in_memory(name: str, tmp_path: Path) -> None:
     memory = simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3)
     same_bits(memory, simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3, store=tmp_path / "store"))
     assert not list((tmp_path / "store").iterdir())
 
 
-def test_two_devices_give_the_same_run() -> None:
+@pytest.mark.parametrize("name", slow_but(["fedpd-skips"], ["fedpd", "fedpd-skips"]))
+def test_two_devices_give_the_same_run(name: str) -> None:
     problem = make_problem(7)  # one device has a padding agent
-    for name in ("fedpd", "fedpd-skips"):
-        one = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=1)
-        two = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=2)
-        assert one.agents.agent.tolist() == two.agents.agent.tolist()
-        assert one.updates.tolist() == two.updates.tolist()
-        np.testing.assert_allclose(one.model, two.model, rtol=1e-12)
+    one = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=1)
+    two = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=2)
+    assert one.agents.agent.tolist() == two.agents.agent.tolist()
+    assert one.updates.tolist() == two.updates.tolist()
+    np.testing.assert_allclose(one.model, two.model, rtol=1e-12)
 
 
 def test_a_saved_run_keeps_the_agents_seen(tmp_path: Path) -> None:
@@ -245,7 +249,7 @@ def test_a_saved_run_keeps_the_agents_seen(tmp_path: Path) -> None:
     same_bits(run, loaded)
 
 
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}])
+@pytest.mark.parametrize("options", slow_but([{"cohort": 2}], [{}, {"cohort": 2}]))
 def test_metrics_of_a_sample_are_those_of_the_problem_of_these_agents(options: dict[str, Any]) -> None:
     run = simulate(METHODS["fedavg"], PROBLEM, rounds=3, metrics_agents=3, **options)
     assert run.history["metrics_agents"].tolist() == [3] * 4
@@ -254,6 +258,7 @@ def test_metrics_of_a_sample_are_those_of_the_problem_of_these_agents(options: d
     np.testing.assert_allclose(simulate(METHODS["fedavg"], PROBLEM, rounds=3, **options).model, run.model, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_sweep_over_cohorts_is_its_single_runs() -> None:
     tried = sweep(METHODS["fedpd"], PROBLEM, {"eta": [0.5, 0.7], "cohort": [2, 3]}, rounds=4, metrics_agents=3)
     for point, (run,) in zip(tried.points, tried.runs, strict=True):

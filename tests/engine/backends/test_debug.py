@@ -7,6 +7,7 @@ import pytest
 
 from fedpd import Algorithm, Exchange, FedpdError, algorithms, oracles, problems, simulate
 from fedpd.algorithms.fedavg import FedAvg
+from tests.slow_cases import slow_but
 
 SGD = oracles.sgd(step=0.1, iterations=2, batch=2)
 PROBLEM = problems.penalized_logistic(
@@ -14,17 +15,18 @@ PROBLEM = problems.penalized_logistic(
 )
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (algorithms.fedpd(eta=0.5, oracle=SGD, p=0.5), {}),
-        (algorithms.fedpd(eta=0.5, oracle=SGD), {"participation": 0.4, "stragglers": 0.5}),
-        (algorithms.feddane(mu=1.0, oracle=SGD), {"metrics_every": 2}),
-        (algorithms.lag(step=0.3, memory=2), {}),
-        (algorithms.coop_sgd(oracle=SGD, mixing=np.full((3, 3), 1 / 3)), {}),
-    ],
-)
-def test_it_gives_the_numbers_of_a_compiled_run(algorithm: Algorithm, options: dict[str, Any]) -> None:
+CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
+    "skips": (algorithms.fedpd(eta=0.5, oracle=SGD, p=0.5), {}),
+    "absent agents": (algorithms.fedpd(eta=0.5, oracle=SGD), {"participation": 0.4, "stragglers": 0.5}),
+    "two exchanges": (algorithms.feddane(mu=1.0, oracle=SGD), {"metrics_every": 2}),
+    "silent agents": (algorithms.lag(step=0.3, memory=2), {}),
+    "a mixing matrix": (algorithms.coop_sgd(oracle=SGD, mixing=np.full((3, 3), 1 / 3)), {}),
+}
+
+
+@pytest.mark.parametrize("case", slow_but(["absent agents", "two exchanges"], CASES))
+def test_it_gives_the_numbers_of_a_compiled_run(case: str) -> None:
+    algorithm, options = CASES[case]
     plain = simulate(algorithm, PROBLEM, rounds=3, seed=2, **options)
     debug = simulate(algorithm, PROBLEM, rounds=3, seed=2, execution="debug", **options)
     for name, column in plain.history.items():

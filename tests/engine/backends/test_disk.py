@@ -11,6 +11,7 @@ import pytest
 from fedpd import FedpdError, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.backends import disk
+from tests.slow_cases import slow_but
 
 SGD = oracles.sgd(step=0.1, iterations=3, batch=2)
 METHODS = {
@@ -45,7 +46,7 @@ def assert_same(one: Any, other: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(["fedpd p=0.5", "fedpd vr", "two exchanges"], METHODS))
 def test_files_give_the_numbers_of_memory(name: str, tmp_path: Path) -> None:
     method: Algorithm = METHODS[name]
     settings: dict[str, Any] = {"rounds": 6, "seed": 3, "metrics_every": 2}

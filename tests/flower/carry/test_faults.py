@@ -20,6 +20,7 @@ from fedpd.base.checkpoint import CheckpointError
 from fedpd.flower import Federated, FederationError
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, assert_same, order_of, run, whole
+from tests.slow_cases import slow_but
 
 ROUNDS = 6
 VICTIM = 1
@@ -207,7 +208,7 @@ PARTIAL: dict[str, Callable[[], Algorithm]] = {
 
 
 @pytest.mark.parametrize("computes", [False, True])
-@pytest.mark.parametrize("name", PARTIAL)
+@pytest.mark.parametrize("name", slow_but(["scaffold"], PARTIAL))
 def test_clients_away_are_a_simulations_participation(name: str, computes: bool) -> None:
     algorithm = PARTIAL[name]()
     grid = Fallible(algorithm, away(PRESENT, computes=computes))

@@ -20,6 +20,7 @@ from fedpd.engine.measure.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
+from tests.slow_cases import slow_but
 
 ROUNDS = 8
 ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
@@ -75,7 +76,7 @@ def test_local_epochs_by_the_clients_own_sizes() -> None:
 
 
 # A server of models, coins, a server that keeps more, two exchanges, a server that decides itself when to wait.
-@pytest.mark.parametrize("name", ["fedavg", "fedpd", "a_fedpd", "dane", "fedpd-auto"])
+@pytest.mark.parametrize("name", slow_but(["dane", "fedpd-auto"], ["fedavg", "fedpd", "a_fedpd", "dane", "fedpd-auto"]))
 def test_the_running_mean_of_the_servers_models(name: str) -> None:
     compare(ROWS[name].make(), ROUNDS, average=True)
 

@@ -12,6 +12,7 @@ from fedpd.engine.measure.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid
 from tests.flower.carry.test_faults import clients
 from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, assert_same, order_of, run, whole
+from tests.slow_cases import slow_but
 
 SPARSE = [transforms.top_k(0.4), transforms.quantize(6)]
 CASES = {
@@ -26,7 +27,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in CASES), ("weighted", {"cohort": 2})])
+QUICK = [("both ways", {}), ("changes", {}), ("weighted", {"cohort": 2})]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), slow_but(QUICK, [*((name, {}) for name in CASES), ("weighted", {"cohort": 2})])
+)
 def test_a_federation_equals_a_simulation(name: str, options: dict[str, Any]) -> None:
     algorithm, sizes = CASES[name], (5, 8, 3)
     grid = InProcessGrid(app(algorithm, sizes), AGENTS, {})

@@ -16,8 +16,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from fedpd.core import State, Tree, Vector
-from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
+from fedpd.core.agents import AGENTS, SHARED, local_objective, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.compiled import ChunkKey, compiled_by_size, compiled_chunk
+from fedpd.engine.backends.memory import Backend, Progress
 from fedpd.engine.loop import (
     INPUTS,
     LONGEST_CHUNK,
@@ -30,7 +31,7 @@ from fedpd.engine.loop import (
     init_agents,
     measure_copies,
 )
-from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.costs import Costs, costs_of, exchanged_messages
 from fedpd.engine.measure.history import target_values, variant
 from fedpd.engine.measure.metrics import Metrics, delivered, mean_copy, not_measured
 from fedpd.engine.plan import EACH_METHOD, EACH_STATE, Plan, on_host, prepare, put_on_devices, strongly_typed
@@ -153,11 +154,9 @@ class MemoryBackend(Backend):
 
     def costs(self) -> Costs:
         plan = self.plan
-        first = partial(variant, i=0, many=plan.many)
-        agents, server = jax.eval_shape(lambda state: (first(state.agents), first(state.server)), self.state)
-        one = jax.eval_shape(lambda shard: one_agent(shard, 0), self.inputs.shard)
-        agent = jax.eval_shape(lambda tree: variant(tree, 0, True), agents)
-        return message_costs(plan.algorithm, self.program.functions, one, agent, server)
+        return costs_of(
+            _messages.eval_shape(self.template, plan.many, plan.variants is not None, self.inputs, self.state)
+        )
 
 
 def without_padding(plan: Plan, leaf: Any) -> Any:
@@ -196,6 +195,18 @@ def _begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metr
     if sweep:
         run = jax.vmap(run, in_axes=(EACH_METHOD,), out_axes=(EACH_STATE, 0))
     return run(inputs)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))  # JAX keeps the trace for later runs with the same shapes
+def _messages(template: Template, many: bool, sweep: bool, inputs: Inputs, state: State) -> list[tuple[Tree, Tree]]:
+    """Return the messages of a round of the first agent of the first variant."""
+    program = template.program(variant(inputs.method, 0, sweep), inputs.frozen)
+    agents, server = variant((state.agents, state.server), 0, many)
+    objective = partial(local_objective, program.functions)
+    one, agent = one_agent(inputs.shard, 0), variant(agents, 0, True)
+    return exchanged_messages(
+        program.algorithm, objective, one, agent, server, evaluate=lambda run, *given: run(*given)
+    )
 
 
 compiled_begin = compiled_by_size(_begin, static_argnums=(0, 1))
