@@ -9,7 +9,8 @@ from typing import Any
 import jax
 from tree_math import Vector
 
-from fedpd.core.types import Tree
+from fedpd.core.objective import LocalObjective, Noise
+from fedpd.core.types import Array, Key, Tree
 
 IsPersonal = Callable[[str], bool]  # (path of a parameter, such as "head/kernel") -> whether it stays at its agent
 
@@ -51,3 +52,21 @@ def is_vector(node: Any) -> bool:
 
 def is_none(node: Any) -> bool:
     return node is None
+
+
+def with_fixed(f: LocalObjective, fixed: Vector) -> LocalObjective:
+    """Return f_i as a function of the entries that `fixed` does not have."""
+
+    def whole(model: Tree) -> Tree:
+        return merged(Vector(model), fixed).tree
+
+    def random(model: Tree, rows: Tree, key: Key) -> Array:
+        assert noise is not None
+        return noise.losses(whole(model), rows, key)
+
+    losses, penalty, noise = f.losses, f.penalty, f.noise
+    return f._replace(
+        losses=lambda model, rows: losses(whole(model), rows),
+        penalty=None if penalty is None else lambda model: penalty(whole(model)),
+        noise=None if noise is None else Noise(random, noise.key),
+    )
