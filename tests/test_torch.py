@@ -273,6 +273,27 @@ def test_loops_that_would_be_wrong_without_a_word_are_refused(
     assert agent.rounds == 0
 
 
+def _one_step(net: torch.nn.Module) -> None:
+    net(torch.ones(3)).square().sum().backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+
+
+def _in_block(net: torch.nn.Module) -> int:
+    with fedpd.torch.local(FEDPD, net, fedpd.torch.Agent()) as step:
+        _one_step(net)
+    return step.updates
+
+
+def test_a_block_in_a_block_of_the_same_module_is_refused() -> None:
+    net = torch.nn.Linear(3, 1)
+    with fedpd.torch.local(FEDPD, net, fedpd.torch.Agent()) as step:
+        with pytest.raises(FedpdError, match="is in another block already, and both would add their terms"):
+            _in_block(net)
+        assert _in_block(torch.nn.Linear(3, 1)) == 1
+        _one_step(net)
+    assert step.updates == _in_block(net) == 1
+
+
 def test_the_step_sizes_of_a_schedule_add_up() -> None:
     x, y = (torch.tensor(part) for part in AGENTS[0])
     net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()

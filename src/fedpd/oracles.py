@@ -33,7 +33,7 @@ from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Wor
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
 from fedpd.core.message import merged, names_of, part_of
-from fedpd.core.objective import Noise, WeightedBatch
+from fedpd.core.objective import WeightedBatch, with_fixed
 from fedpd.core.oracle import ITERATIONS, check_oracle, check_step, step_at
 from fedpd.core.oracle import STEP as STEP
 from fedpd.core.oracle import Optimizer as Optimizer
@@ -605,27 +605,15 @@ class Phases(Oracle):
         """Return the oracle of each phase, f_i of the parameters that it changes, these, and the others."""
         first, then = (part_of(x, self.where, personal=chosen) for chosen in (True, False))
         return [
-            (self.first, _with_fixed(f, then, 0), first, then),
-            (self.then, _with_fixed(f, first, 1), then, first),
+            (self.first, with_fixed(_in_phase(f, 0), then), first, then),
+            (self.then, with_fixed(_in_phase(f, 1), first), then, first),
         ]
 
 
-def _with_fixed(f: LocalObjective, fixed: Vector, phase: int) -> LocalObjective:
-    """Return f_i as a function of the other entries, with random numbers of this phase."""
-
-    def whole(model: Tree) -> Tree:
-        return merged(Vector(model), fixed).tree
-
-    def random(model: Tree, rows: Tree, key: Key) -> Array:
-        assert noise is not None
-        return noise.losses(whole(model), rows, key)
-
-    losses, penalty, noise = f.losses, f.penalty, f.noise
-    return f._replace(
-        losses=lambda model, rows: losses(whole(model), rows),
-        penalty=None if penalty is None else lambda model: penalty(whole(model)),
-        noise=None if noise is None else Noise(random, jax.random.fold_in(noise.key, phase)),
-    )
+def _in_phase(f: LocalObjective, phase: int) -> LocalObjective:
+    """Return f_i with random numbers of this phase."""
+    noise = f.noise
+    return f if noise is None else f._replace(noise=noise._replace(key=jax.random.fold_in(noise.key, phase)))
 
 
 @makes(Phases)

@@ -21,6 +21,7 @@ from fedpd.base.value import parts_of
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work
 from fedpd.core.message import opened
 from fedpd.oracles import OwnLoop, gd
+from fedpd.transforms._lora import Exact
 from fedpd.transforms._means import Weighted
 
 MODEL = "Give one that sends a model, such as FedPD"
@@ -249,6 +250,9 @@ def check_method(method: Method, x: Vector) -> None:
     if with_oracle(method, Recorder(loop=Loop())) is None:
         remedy = "Give e.g. algorithms.fedpd or scaffold with oracle=oracles.own_loop()"
         refuse("method", method.description, "has no oracle in whose place your loop runs", remedy)
+    if any(isinstance(part, Exact) for part in parts_of(method)):
+        rule = "averages products exactly, for which the server changes weights that a loop of your own does not know"
+        refuse("method", method.description, rule, "Leave exact_lora out, and freeze lora_A instead (FFA-LoRA)")
     if method.is_personal is not None:
         rule = "keeps some parameters at their agent, which a loop of your own does by itself"
         refuse("method", method.description, rule, "Leave personal out, and give a module without them to the block")

@@ -129,6 +129,9 @@ class Terms:
 
     def include(self, name: str, parameter: Tensor) -> None:
         """Add the terms of a parameter from now on."""
+        if any(id(parameter) in other._linear for other in _active if other is not self):
+            rule = "is in another block already, and both would add their terms"
+            refuse("parameter", name, rule, "End that block first; an app with fedpd.flower.mod needs none of its own")
         linear = self._step.linear
         part = None if linear is None else _tensor(linear[name])
         self._linear[id(parameter)] = None if part is None else part.to(parameter.device, parameter.dtype)
@@ -149,9 +152,11 @@ class Terms:
                 del self._running[self._running.index(id(optimizer)) :]
 
         handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        _active.append(self)
         try:
             yield
         finally:
+            _active.remove(self)
             for handle in handles:
                 handle.remove()
 
@@ -274,6 +279,9 @@ class Terms:
             total += 0.0 if linear is None else float((linear * parameter).sum())
             total += self._step.curvature / 2 * float((parameter * parameter).sum())
         return total
+
+
+_active: list[Terms] = []  # those whose block has not ended, in all threads
 
 
 class Held:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.core.message import merged
 from fedpd.core.vectors import AnyArray, Array, Key, Losses, Penalty, RandomLosses, Tree
 
 
@@ -224,6 +225,24 @@ class Subproblem(NamedTuple):
     def gradient(self, x: Vector) -> Vector:
         """Return grad phi_i(x)."""
         return self.complete(self.f.gradient(x), x)
+
+
+def with_fixed(f: LocalObjective, fixed: Vector) -> LocalObjective:
+    """Return f_i as a function of the entries that `fixed` does not have."""
+
+    def whole(model: Tree) -> Tree:
+        return merged(Vector(model), fixed).tree
+
+    def random(model: Tree, rows: Tree, key: Key) -> Array:
+        assert noise is not None
+        return noise.losses(whole(model), rows, key)
+
+    losses, penalty, noise = f.losses, f.penalty, f.noise
+    return f._replace(
+        losses=lambda model, rows: losses(whole(model), rows),
+        penalty=None if penalty is None else lambda model: penalty(whole(model)),
+        noise=None if noise is None else Noise(random, noise.key),
+    )
 
 
 def augmented_lagrangian(f: LocalObjective, x0: Vector, dual: Vector, eta: Any) -> Subproblem:

@@ -17,6 +17,9 @@ from fedpd.transforms._compress import quantize as quantize
 from fedpd.transforms._compress import random_k as random_k
 from fedpd.transforms._compress import sign as sign
 from fedpd.transforms._compress import top_k as top_k
+from fedpd.transforms._lora import ExactLora as ExactLora
+from fedpd.transforms._lora import Product as Product
+from fedpd.transforms._lora import exact_lora as exact_lora
 from fedpd.transforms._means import MeanRule as MeanRule
 from fedpd.transforms._means import Weights as Weights
 from fedpd.transforms._means import centered_clipping as centered_clipping

@@ -14,6 +14,7 @@ from fedpd.core.dp_sgd import FROM_SYSTEM
 from fedpd.core.message import IsPersonal
 from fedpd.core.method import Exchange, Layer, Method, Mixing, form_with_absent, layers_of, message_kinds, read_inside
 from fedpd.transforms._attacks import Corrupted
+from fedpd.transforms._lora import Exact, ExactLora, with_exact_lora
 from fedpd.transforms._means import MeanRule, Weighted, Weights, with_weights
 from fedpd.transforms._personal import Personal, with_personal_parameters
 from fedpd.transforms._private import Gaussian, Private, with_noise
@@ -40,7 +41,7 @@ MOST_KINDS = 256  # a structure keeps the functions of a method alive, and what 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | Gaussian | list[Transform] | list[Gaussian] | tuple[Transform, ...]
-Rule = MeanRule | ServerStep | Weights
+Rule = MeanRule | ServerStep | Weights | ExactLora
 Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
@@ -76,7 +77,8 @@ def wrap(
             sent now is sent later, and messages are differences to what the server already has.
         down: The same for the broadcasts of the server. It needs all agents in every communication.
         mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()`,
-            `weighted("samples")` or `server_optimizer(optax.adam(0.01))`, or a list, e.g. of the last two.
+            `weighted("samples")` or `server_optimizer(optax.adam(0.01))`, or a list, e.g. of the last two. The exact
+            mean of LoRA's products, `exact_lora(net)`, goes alone.
         personal: (path of a parameter, such as "head/kernel") -> whether it stays at its agent, and is never sent.
             Agent i then trains f_i(s, v_i), with shared parameters s and its own v_i, at which fedpd measures it. It
             must be the only argument beside the method.
@@ -107,6 +109,10 @@ def wrap(
         if len(layers) > 1:
             refuse("algorithm", algorithm.description, "is wrapped already", "Give personal to the method itself")
         return with_personal_parameters(algorithm, personal)
+    if any(isinstance(one, Exact) for one in layers):
+        refuse(
+            "algorithm", algorithm.description, "averages products exactly, which goes alone", "Wrap the method itself"
+        )
     if any(isinstance(one, Private) for one in layers):
         rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
         refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")
@@ -116,7 +122,13 @@ def wrap(
     if (rule := _private_rule(up, down, mean)) is not None:
         return with_noise(algorithm, rule)
     chains = check_chain("up", up), check_chain("down", down)
-    return transformed(algorithm, *chains, check_rules(mean))
+    rules = check_rules(mean)
+    exact = next((one for one in rules if isinstance(one, ExactLora)), None)
+    if exact is None:
+        return transformed(algorithm, *chains, rules)
+    if len(rules) > 1 or len(layers) > 1 or chains != ((), ()):
+        refuse("mean", exact.description, "goes alone: it needs the messages as agents sent them", "Give it alone")
+    return with_exact_lora(algorithm, exact)
 
 
 def _private_rule(up: Any, down: Any, mean: Any) -> Gaussian | None:

@@ -319,19 +319,21 @@ ON_CORES = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 SMALL = 50_000  # samples of all agents times parameters
 
 
-def compiled_by_size(function: Any, on_cores: dict[str, Any] | None = None, **options: Any) -> Callable[[Problem], Any]:
+def compiled_by_size(
+    function: Any, on_cores: dict[str, Any] | None = None, small: int = SMALL, **options: Any
+) -> Callable[[Problem], Any]:
     """Return (problem) -> the compiled function: compiled quickly if the problem is small, and to run fast otherwise.
 
     The problem alone decides, so that a run that resumes or continues has the same rounding.
     """
     usual = jax.jit(function, **options)
     large = usual if on_cores is None else jax.jit(function, compiler_options=on_cores, **options)
-    small = jax.jit(function, compiler_options=(on_cores or {}) | QUICK, **options)
+    quick = jax.jit(function, compiler_options=(on_cores or {}) | QUICK, **options)
 
     def choose(problem: Problem) -> Any:
         if jax.default_backend() != "cpu":
             return usual
-        return small if problem.samples * problem.dimension <= SMALL else large
+        return quick if problem.samples * problem.dimension <= small else large
 
     return choose
 
