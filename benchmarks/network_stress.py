@@ -2,9 +2,9 @@
 
     python -m benchmarks.network_stress stress|parts PROBLEM ...       needs the data of `fedpd benchmark networks`
 
-`stress` changes the cohort, the local steps, the rounds, the scale of the inputs or the first step. FedAvg and A-FedPD
-with the running mean take the best of five steps, by validation samples. `parts` leaves out or changes one part of
-FedPD-N. Prints Markdown.
+`stress` changes the cohort, the local steps, the rounds, the scale of the inputs or the first step. FedAvg takes the
+best of five steps, by validation samples, and the running mean where it is better. `parts` leaves out or changes one
+part of FedPD-N. Prints Markdown. DATA is the folder of some problems' data.
 """
 
 import os
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from fedpd import simulate
+from fedpd.algorithms.fedpd_n import FedPDN
 from fedpd.core import Method, Tree
 from fedpd.report.tables import markdown_table
 from fedpd.search.tuned import LAST
@@ -27,13 +28,14 @@ from fedpd.suite.networks_watch import Split, curves, split
 
 SEEDS = (10, 11, 12)  # the benchmark has others
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8)
+MODELS = ("newest", "mean")
 FAR = 16  # how far off a first step is
 PARTS: dict[str, dict[str, Any]] = {
     FEDPD_N: {},
     "no duals (ρ = 0)": {"rho": 0.0},
     "whole duals (ρ = 1)": {"rho": 1.0},
     "no momentum (β = 0)": {"beta": 0.0},
-    "β = 1 - 1/K, at most 0.8": {"beta": None},
+    "β of the first rounds always": {"beta": None},
     "β = 0.8 always": {"beta": 0.8},
     "penalty 1": {"penalty": 1.0},
     "first step kept (no later trials, no guard)": {"adapt": False},
@@ -43,7 +45,7 @@ PARTS: dict[str, dict[str, Any]] = {
 def finals(task: Task, method: Method, seed: int, parts: Split, tuning: bool = False) -> dict[str, float]:
     """Return the final accuracies of the newest model and of the running mean."""
     found = curves(task, method, seed, parts.train, parts.validation if tuning else parts.test)
-    return {model: float(np.mean(found[model][-LAST:])) for model in ("newest", "mean")}
+    return {model: float(np.mean(found[model][-LAST:])) for model in MODELS}
 
 
 def several(task: Task, method: Method, parts: Split, model: str = "mean") -> str:
@@ -52,16 +54,17 @@ def several(task: Task, method: Method, parts: Split, model: str = "mean") -> st
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
 
 
-def rival(label: str, model: str, task: Task, parts: Split) -> str:
-    """Return the accuracies of a rival with the step that is best on validation samples."""
-    tries = [RIVALS[label].make(task, step, RIVALS[label].values[0]) for step in STEPS]
-    tuned = [finals(task, method, 0, parts, tuning=True)[model] for method in tries]
-    best = int(np.argmax(tuned))
-    return f"{several(task, tries[best], parts, model)}, step {STEPS[best]}"
+def tuned_fedavg(task: Task, parts: Split) -> str:
+    """Return the accuracies of FedAvg with the step and the model that are best on validation samples."""
+    tries = [RIVALS[REFERENCE].make(task, step, 1.0) for step in STEPS]
+    tuned = [finals(task, method, 0, parts, tuning=True) for method in tries]
+    at, model = max(((i, model) for i in range(len(tries)) for model in MODELS), key=lambda one: tuned[one[0]][one[1]])
+    return f"{several(task, tries[at], parts, model)}, step {STEPS[at]}{', mean' if model == 'mean' else ''}"
 
 
-def untuned(task: Task, parts: Split, **chosen: Any) -> Method:
+def untuned(task: Task, parts: Split, **chosen: Any) -> FedPDN:
     (method,) = settings(FEDPD_N, task, parts.train.agents, 0)
+    assert isinstance(method, FedPDN)
     return replace(method, **chosen)
 
 
@@ -101,26 +104,23 @@ def cases(task: Task, parts: Split) -> Iterator[tuple[str, Task, Split]]:
 def stress(name: str, task: Task, parts: Split) -> None:
     for words, changed, samples in cases(task, parts):
         own = several(changed, untuned(changed, samples), samples)
-        others = [
-            rival(label, model, changed, samples) for label, model in ((REFERENCE, "newest"), ("A-FedPD", "mean"))
-        ]
-        show(name, words, own, *others)
+        show(name, words, own, tuned_fedavg(changed, samples))
         jax.clear_caches()
     step = found_step(task, parts)
     for factor, words in ((FAR, f"first step times {FAR}"), (1 / FAR, f"first step divided by {FAR}")):
-        show(name, words, several(task, untuned(task, parts, step=factor * step), parts), "", "")
+        show(name, words, several(task, untuned(task, parts, step=factor * step), parts), "")
 
 
 def ablate(name: str, task: Task, parts: Split) -> None:
-    least = min(0.8, 1 - 1 / untuned(task, parts).cohort)
+    cohort = untuned(task, parts).cohort
     for words, chosen in PARTS.items():
         values = dict(chosen)
-        if values == {"beta": None}:
-            values["beta"] = least
+        if "beta" in values and values["beta"] is None:
+            values["beta"] = min(0.8, (cohort - 1) / (cohort + 1))
         if "adapt" in values:
             values["step"] = found_step(task, parts)
         method = untuned(task, parts, **values)
-        show(name, words, *(several(task, method, parts, model) for model in ("mean", "newest")))
+        show(name, words, *(several(task, method, parts, model) for model in reversed(MODELS)))
 
 
 def show(*cells: str) -> None:
@@ -129,12 +129,9 @@ def show(*cells: str) -> None:
 
 def main(what: str, names: Sequence[str]) -> None:
     folder = Path(os.environ.get("DATA", "."))
-    heads = (
-        ("problem", "change", FEDPD_N, REFERENCE, "A-FedPD + mean")
-        if what == "stress"
-        else ("problem", "form", "delivered mean", "newest model")
-    )
-    print(markdown_table(heads, []), flush=True)
+    stressed, parts = ("problem", "change", FEDPD_N, REFERENCE), ("problem", "form", "delivered mean", "newest model")
+    heads = stressed if what == "stress" else parts
+    print(markdown_table(heads, []), end="", flush=True)
     for name in names:
         (stress if what == "stress" else ablate)(name, TASKS[name], split(TASKS[name].make(folder)))
         jax.clear_caches()

@@ -15,10 +15,10 @@ server's model is Nesterov's momentum in disguise, since its duals push with the
 K/N this push lags by N/K times as many rounds. So beta does the same at the server, at once, and rho = 0.2 keeps a
 fifth of the duals. Momentum adds up the noise of small cohorts, so
 
-    beta = min(0.8, max(1 - 1/K, 1 - (loss at y, smoothed)/(loss at x^0))) :
+    beta = min(0.8, max((K - 1)/(K + 1), 1 - (loss at y, smoothed)/(loss at x^0))) :
 
 a small cohort starts with little momentum, and gets more as the loss at y comes down. That is the loss of agents which
-had no part in the last update, so it shows what agents have in common. Five agents or more have beta = 0.8 at once.
+had no part in the last update, so it shows what agents have in common. Nine agents or more have beta = 0.8 at once.
 
 Trials find gamma. In the rounds 0, 1, 4, 16, 64, ... agents make their Q steps with each step size of a ladder, on the
 same samples, and send H of each, the mean loss over the second half of the steps. The ladder is 0, 2^-11, 2^-9, ..., 2
@@ -70,7 +70,7 @@ TRIALS = (0, *(4**k for k in range(16)))  # the rounds of trials
 MOMENTUM = 0.8  # the most
 WORST = 1e9  # stands for a loss that is not finite
 RHO = "0 leaves the duals out, 1 is FedPD's"
-BETA = "0 leaves the momentum out; None chooses it by the cohort"
+BETA = "0 leaves the momentum out; None chooses it by the cohort and the losses"
 
 
 class Numbers(NamedTuple):
@@ -266,7 +266,7 @@ class FedPDN(Method):
 
     def momentum_after(self, server: Server) -> Array:
         """Return beta, which grows with the decrease of the loss at y if the cohort is small."""
-        level, least = server.orders.level, min(MOMENTUM, 1 - 1 / self.cohort)
+        level, least = server.orders.level, min(MOMENTUM, (self.cohort - 1) / (self.cohort + 1))
         made = jnp.where(level > 0, 1 - server.watch.loss / jnp.where(level > 0, level, 1), 0)
         return jnp.clip(made, least, MOMENTUM)
 
@@ -410,7 +410,7 @@ def fedpd_n(
         step: The first step size gamma; None: trials in the first round find it.
         adapt: Whether trials and losses change the step size during the run, and return to an earlier model.
         rho: The part of a dual step that is made, in [0, 1].
-        beta: The server's momentum, in [0, 1); None: 0.8, and less at first for fewer than five agents.
+        beta: The server's momentum, in [0, 1); None: 0.8, and less at first for fewer than nine agents.
         penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
 
     Examples:
