@@ -113,8 +113,8 @@ class Stochastic(Oracle):
         raise NotImplementedError
 
     def position(self, carry: Any) -> Vector:
-        """Return x of a carry."""
-        return carry
+        """Return x of a carry, which may have more behind it."""
+        return carry[0] if isinstance(carry, tuple) else carry
 
     def run(self, phi: Subproblem, carry: Any, r: Array, key: Key) -> tuple[Any, Work]:
         """Return the carry after the steps, and the work."""
@@ -287,9 +287,6 @@ class MomentumSGD(Stochastic):
             change = change + self.momentum * buffer if self.nesterov else buffer
         return x - step_at(self.step, r, q) * change, buffer
 
-    def position(self, carry: tuple[Vector, Vector | None]) -> Vector:
-        return carry[0]
-
 
 def _is_off(number: Any) -> bool:
     """Return whether a number is 0, which is static in a value; a traced one is another."""
@@ -438,9 +435,6 @@ class VR(Stochastic):
         new = pull / (1 / self.gamma + (0 if phi.curvature is None else phi.curvature))
         return new, g + estimate(phi, new, rows) - estimate(phi, x, rows)
 
-    def position(self, carry: tuple[Vector, Vector]) -> Vector:
-        return carry[0]
-
 
 @makes(VR)
 def vr(
@@ -470,8 +464,7 @@ def vr(
         refresh: I, the rounds between two full gradients.
         batch: Samples per step, drawn again for each step; None takes all samples of the agent.
         tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
-        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
-            steps. A check costs a full gradient, and fedpd counts it.
+        check: Steps between two checks of the tolerance, as in `sgd`.
         draw: Draws the samples; a test can replay recorded draws.
 
     Examples:
@@ -516,9 +509,6 @@ class Optax(Stochastic):
             refuse("optimizer", name, why, "Give e.g. optax.adam(1e-2)")
         return x + updates, state
 
-    def position(self, carry: tuple[Vector, Any]) -> Vector:
-        return carry[0]
-
 
 @makes(Optax)
 def optax(
@@ -545,10 +535,8 @@ def optax(
         keep_state: Whether to keep the optimiser's state (momentum, second moments, step count) between rounds. By
             default the optimiser starts again in every round, because phi_i is then another function.
         label: The optimiser's name in descriptions.
-        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1. It needs
-            `iterations`.
-        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
-            steps. A check costs a full gradient, and fedpd counts it.
+        tolerance: eps_1, as in `sgd`. It needs `iterations`.
+        check: Steps between two checks of the tolerance, as in `sgd`.
         draw: Draws the samples of `iterations`; a test can replay recorded draws.
 
     Examples:

@@ -24,7 +24,7 @@ def falling(r: Any, q: Any) -> Any:
 
 def test_a_python_if_on_a_traced_number_is_explained() -> None:
     algorithm = algorithms.fedavg(oracle=oracles.gd(step=falling, iterations=2))
-    message = r"test_tracing\.py, line \d+, in falling: Python's if.*Use jnp\.where\(condition, a, b\)"
+    message = r"test_checks_tracing\.py, line \d+, in falling: Python's if.*Use jnp\.where\(condition, a, b\)"
     with pytest.raises(FedpdError, match=message):
         simulate(algorithm, PROBLEM, rounds=2)
     with pytest.raises(FedpdError, match=message):

@@ -279,6 +279,27 @@ class WithInner(Layer):
         return self.method.model(agent.inner)
 
 
+def inside(exchange: Exchange) -> Exchange:
+    """Return an exchange of a method for agents that hold the method's own state as `inner`."""
+
+    def updated(function: Any) -> Any:
+        return None if function is None else lambda agent, more: agent._replace(inner=function(agent.inner, more))
+
+    def local(f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        inner, work = exchange.local(f, agent.inner, r, key)
+        return agent._replace(inner=inner), work
+
+    speaks = exchange.speaks
+    return exchange._replace(
+        local=local,
+        send=lambda agent: exchange.send(agent.inner),
+        receive=updated(exchange.receive),
+        missed=updated(exchange.missed),
+        speaks=None if speaks is None else lambda agent: speaks(agent.inner),
+        with_message=updated(exchange.with_message),
+    )
+
+
 def rebuilt_inside(rebuild: Any) -> Any:
     """Return a method's `rebuild` for states that hold the method's own as `inner`; None if it has none."""
     return None if rebuild is None else lambda f, agent: agent._replace(inner=rebuild(f, agent.inner))

@@ -291,13 +291,6 @@ def identity_of(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any] | 
         return None
 
 
-def history_of(plan: Plan, history: History, i: int) -> History:
-    """Return the history of variant i, with its simulated seconds if the plan has a clock."""
-    if plan.timing is None:
-        return history
-    return timed_rows(plan.timing, history, plan.problem.agents, plan.participation, plan.seeds[i])
-
-
 def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.backend.state.server), driver.plan
@@ -312,13 +305,16 @@ def results(driver: Driver) -> tuple[Run, ...]:
 
     def result(i: int, algorithm: Method) -> Run:
         measurements, own = driver.measurements[i], None if copies is None else copies[i]
+        history = measurements.history
+        if plan.timing is not None:
+            history = timed_rows(plan.timing, history, plan.problem.agents, plan.participation, plan.seeds[i])
         agents = state[i] if driver.backend.absence else variant(state, i, plan.many)
         model = mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i]
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],
             model=model,
-            history=history_of(plan, measurements.history, i),
+            history=history,
             agents=agents,
             updates=measurements.updates,
             seconds=driver.seconds,

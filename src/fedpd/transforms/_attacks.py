@@ -22,7 +22,7 @@ from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import attribute
 from fedpd.core import Array, Iterate, Key, LocalObjective, Message, Model, Tree, Value, Vector, Work, makes, vectors_of
-from fedpd.core.method import Exchange, Method, WithInner, form_with_absent, layers_of
+from fedpd.core.method import Exchange, Method, WithInner, form_with_absent, inside, layers_of
 from fedpd.core.vectors import choose
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import message_parts
@@ -218,11 +218,11 @@ class Attacked(WithInner):
 
 
 def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
-    speaks, fitted, missed = exchange.speaks, exchange.with_message, exchange.missed or exchange.receive
+    plain, missed = inside(exchange), exchange.missed or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        inner, work = exchange.local(f, agent.inner, r, key)
-        return agent._replace(inner=inner, bits=jax.random.key_data(jax.random.fold_in(key, ATTACK))), work
+        agent, work = plain.local(f, agent, r, key)
+        return agent._replace(bits=jax.random.key_data(jax.random.fold_in(key, ATTACK))), work
 
     def send(agent: Agent) -> Tree:
         message = exchange.send(agent.inner)
@@ -236,14 +236,10 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
         vectors = [part for part in message_parts(broadcast)[0] if isinstance(part, Vector)]
         return agent._replace(inner=inner, reference=vectors[0] if vectors else agent.reference)
 
-    return exchange._replace(
+    return plain._replace(
         local=local,
         send=send,
         receive=lambda agent, broadcast: hear(agent, exchange.receive(agent.inner, broadcast), broadcast),
         missed=lambda agent, broadcast: hear(agent, missed(agent.inner, broadcast), broadcast),
-        speaks=None if speaks is None else lambda agent: speaks(agent.inner),
-        with_message=None
-        if fitted is None
-        else lambda agent, message: agent._replace(inner=fitted(agent.inner, message)),
         mean=exchange.mean if attack.deviations is None else Corrupted(attack.deviations, exchange.mean),
     )

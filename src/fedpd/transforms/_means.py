@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from fedpd.base.checks import at_least, at_most, below, choice, count, positive, refuse
-from fedpd.core import Array, Key, LocalObjective, Tree, Value, Vector, Work, makes, opened, vectors_of
-from fedpd.core.method import Exchange, Method, Mixing, WithInner, form_with_absent
+from fedpd.core import Array, LocalObjective, Tree, Value, Vector, makes, opened, vectors_of
+from fedpd.core.method import Exchange, Method, Mixing, WithInner, form_with_absent, inside
 
 MOST = 10_000  # iterations of a mean; more take longer than a round and change nothing
 SMALLEST = 1e-12  # the smallest distance by which `geometric_median` divides, relative to the largest
@@ -262,11 +262,6 @@ class Weighted(WithInner):
 
 def _weighted(own: Exchange) -> Exchange:
     """Return an exchange with weighed messages."""
-    speaks, missed = own.speaks, own.missed
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        inner, work = own.local(f, agent.inner, r, key)
-        return agent._replace(inner=inner), work
 
     def send(agent: Agent) -> tuple[Tree, Array]:
         message = vectors_of(own.send(agent.inner))
@@ -278,18 +273,7 @@ def _weighted(own: Exchange) -> Exchange:
         some = jnp.where(weight > 0, weight, 1)  # if nobody sent, the mean is 0, as without weights
         return own.aggregate(server, jax.tree.map(lambda leaf: leaf / some.astype(leaf.dtype), total), share)
 
-    def receive(agent: Agent, broadcast: Tree) -> Agent:
-        return agent._replace(inner=own.receive(agent.inner, broadcast))
-
-    return Exchange(
-        local,
-        send,
-        aggregate,
-        receive,
-        missed=None if missed is None else lambda agent, b: agent._replace(inner=missed(agent.inner, b)),
-        speaks=None if speaks is None else lambda agent: speaks(agent.inner),
-        when=own.when,
-    )
+    return inside(own)._replace(send=send, aggregate=aggregate, with_message=None, mean=None, restore=None)
 
 
 def with_weights(algorithm: Method) -> Method:

@@ -18,9 +18,9 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.base.errors import warn
 from fedpd.base.spec import Spec
-from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, form_with_absent, vectors_of
+from fedpd.core import Exchange, LocalObjective, Method, Mixing, Tree, form_with_absent, vectors_of
 from fedpd.core.message import IsPersonal, is_vector, merged, names_of, part_of
-from fedpd.core.method import WithInner
+from fedpd.core.method import WithInner, inside
 
 
 class Agent(NamedTuple):
@@ -109,10 +109,6 @@ def _exchange(own: Exchange, keeps: IsPersonal) -> Exchange:
     step: Any = own.aggregate
     missed, speaks = own.missed or own.receive, own.speaks
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        inner, work = own.local(f, agent.inner, r, key)
-        return agent._replace(inner=inner), work
-
     def send(agent: Agent) -> Tree:
         return part_of(own.send(agent.inner), keeps, personal=False)
 
@@ -139,13 +135,5 @@ def _exchange(own: Exchange, keeps: IsPersonal) -> Exchange:
         whole = merged(message, part_of(vectors_of(own.send(agent.inner)), keeps, personal=True))
         return agent._replace(inner=own.with_message(agent.inner, whole))
 
-    return Exchange(
-        local,
-        send,
-        step,
-        receive,
-        absent,
-        speaks=None if speaks is None else lambda agent: speaks(agent.inner),
-        when=own.when,
-        with_message=None if own.with_message is None else with_message,
-    )
+    fitted = None if own.with_message is None else with_message
+    return inside(own)._replace(send=send, receive=receive, missed=absent, with_message=fitted, mean=None, restore=None)

@@ -12,7 +12,17 @@ from fedpd.base.spec import Spec
 from fedpd.core import Array, Key, Kind, LocalObjective, Tree, Update, Vector, Work, opened
 from fedpd.core.dp_sgd import FROM_SYSTEM
 from fedpd.core.message import IsPersonal
-from fedpd.core.method import Exchange, Layer, Method, Mixing, form_with_absent, layers_of, message_kinds, read_inside
+from fedpd.core.method import (
+    Exchange,
+    Layer,
+    Method,
+    Mixing,
+    form_with_absent,
+    inside,
+    layers_of,
+    message_kinds,
+    read_inside,
+)
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._lora import Exact, ExactLora, with_exact_lora
 from fedpd.transforms._means import MeanRule, Weighted, Weights, with_weights
@@ -316,14 +326,13 @@ def _with_mean(exchange: Exchange, rule: MeanRule) -> Exchange:
 
 def _exchange(exchange: Exchange, link: Uplink | None, down: tuple[Transform, ...], e: int) -> Exchange:
     """Return exchange e with packed messages (if there is a link) and packed broadcasts (if `down` is given)."""
-    speaks, missed = exchange.speaks, exchange.missed or exchange.receive
+    plain, missed = inside(exchange), exchange.missed or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        inner, work = exchange.local(f, agent.inner, r, key)
-        agent = agent._replace(inner=inner)
+        agent, work = plain.local(f, agent, r, key)
         if link is None:
             return agent, work
-        message = link.packed(inner, agent.senders[e], jax.random.fold_in(key, UP))
+        message = link.packed(agent.inner, agent.senders[e], jax.random.fold_in(key, UP))
         return _keep(agent, e, agent.senders[e]._replace(message=message)), work
 
     def send(agent: Agent) -> Tree:
@@ -355,8 +364,8 @@ def _exchange(exchange: Exchange, link: Uplink | None, down: tuple[Transform, ..
         if link is None:
             return heard(agent, inner, broadcast)
         sender = link.sent(agent.inner, agent.senders[e])
-        if speaks is not None:
-            sent = speaks(agent.inner)
+        if plain.speaks is not None:
+            sent = plain.speaks(agent)
             sender = jax.tree.map(lambda new, old: jnp.where(sent, new, old), sender, agent.senders[e])
         if isinstance(whole, Told):
             sender = link.told(sender, whole.reset)
@@ -372,9 +381,10 @@ def _exchange(exchange: Exchange, link: Uplink | None, down: tuple[Transform, ..
             agent = _keep(agent, e, agent.senders[e]._replace(reference=agent.senders[e].reference.after(whole)))
         return agent._replace(inner=inner, held=_with(agent.held, e, whole) if down else ())
 
-    spoken = None if speaks is None else lambda agent: speaks(agent.inner)
     restore = (lambda agent, change: restored(agent.held[e], change)) if down else None
-    return Exchange(local, send, aggregate, receive, absent, spoken, exchange.when, exchange.mean, restore=restore)
+    return Exchange(
+        local, send, aggregate, receive, absent, plain.speaks, exchange.when, exchange.mean, restore=restore
+    )
 
 
 def _told(link: Uplink | None, broadcast: Tree, reset: Array) -> Tree:

@@ -61,13 +61,6 @@ IN_MEMORY, IN_FILES = 2**22, 2**30  # bytes of a segment; a file takes no room w
 NOBODY = -1
 
 
-class Segment(NamedTuple):
-    """Some rows, and the number of the first of them."""
-
-    arrays: tuple[np.ndarray, ...]
-    first: int
-
-
 class AgentRows:
     """The rows of the agents that were present at least once.
 
@@ -110,23 +103,24 @@ class AgentRows:
 
     def take(self, slots: np.ndarray, into: Sequence[np.ndarray], places: np.ndarray) -> None:
         """Copy the rows with these numbers, which ascend, to these places of some arrays."""
-        for segment, some in self._parts(slots):
-            for array, source in zip(into, segment.arrays, strict=True):
-                array[places[some]] = source.take(slots[some] - segment.first, axis=0)
+        for segment, own, some in self._parts(slots):
+            for array, source in zip(into, segment, strict=True):
+                array[places[some]] = source.take(own, axis=0)
 
     def put(self, slots: np.ndarray, values: Sequence[np.ndarray], places: np.ndarray) -> None:
         """Replace the rows with these numbers, which ascend, by the rows at these places of some arrays."""
-        for segment, some in self._parts(slots):
-            for array, target in zip(values, segment.arrays, strict=True):
-                target[slots[some] - segment.first] = array.take(places[some], axis=0)
+        for segment, own, some in self._parts(slots):
+            for array, target in zip(values, segment, strict=True):
+                target[own] = array.take(places[some], axis=0)
 
-    def _parts(self, slots: np.ndarray) -> Iterator[tuple[Segment, slice]]:
-        """Return each segment that holds some of the rows with these numbers, and which of the numbers it holds."""
+    def _parts(self, slots: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray, slice]]:
+        """Yield each segment that holds some of the rows with these numbers, their places in it, and which they are."""
         firsts = self.length * np.arange(len(self.segments) + 1)
         ends = np.searchsorted(slots, firsts).tolist()
         for i, segment in enumerate(self.segments):
-            if ends[i] < ends[i + 1]:
-                yield Segment(segment, i * self.length), slice(ends[i], ends[i + 1])
+            some = slice(ends[i], ends[i + 1])
+            if some.start < some.stop:
+                yield segment, slots[some] - i * self.length, some
 
     def since(self, last: int) -> np.ndarray:
         """Return the agents, in ascending order, whose last leaf (a number) is larger than `last`."""

@@ -286,7 +286,7 @@ def add_rounds(
 
 
 def _add_updates(updates: np.ndarray, more: np.ndarray, participants: np.ndarray | None) -> np.ndarray:
-    """Return the local steps of each agent after more rounds; with `who`, in place: N may be large."""
+    """Return the local steps of each agent after more rounds; with participants, in place: N may be large."""
     if participants is None:
         return updates + more.sum(axis=0, dtype=np.int64)
     participants = participants[: len(more)]
