@@ -77,7 +77,9 @@ class MemoryBackend(Backend):
 
     def costs(self) -> Costs:
         plan = self.plan
-        return costs_of(_messages.eval_shape(self.template, plan.many, plan.variants is not None, self.inputs, self.state))
+        return costs_of(
+            _messages.eval_shape(self.template, plan.many, plan.variants is not None, self.inputs, self.state)
+        )
 
 
 def without_padding(plan: Plan, leaf: Any) -> Any:
@@ -125,7 +127,9 @@ def _messages(template: Template, many: bool, sweep: bool, inputs: Inputs, state
     agents, server = variant((state.agents, state.server), 0, many)
     objective = partial(local_objective, program.functions)
     one, agent = one_agent(inputs.shard, 0), variant(agents, 0, True)
-    return exchanged_messages(program.algorithm, objective, one, agent, server, evaluate=lambda run, *given: run(*given))
+    return exchanged_messages(
+        program.algorithm, objective, one, agent, server, evaluate=lambda run, *given: run(*given)
+    )
 
 
 compiled_begin = compiled_by_size(_begin, static_argnums=(0, 1))
