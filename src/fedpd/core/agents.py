@@ -102,7 +102,7 @@ class Functions(NamedTuple):
 
 
 MOST_SHARED = 8  # functions hold the module that they are made of
-_shared: dict[bytes, Functions] = {}  # by their content; the newest are last
+_shared: dict[str, Functions] = {}  # by their content; the newest are last
 
 
 def _bare(function: Any) -> Any:

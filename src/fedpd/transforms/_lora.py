@@ -98,8 +98,9 @@ def _of_peft(module: Any) -> list[Product]:
         if len(active) != 1 or active[0] not in layer.lora_A or changed or not is_matrix:
             rule = "is no plain LoRA layer with one adapter that is not merged: W + s B A, with matrices"
             refuse("layer", name, rule, "Leave its kind out of target_modules, and use_dora and other variants")
-        paths = f"{name}.base_layer.weight", *(f"{name}.lora_{factor}.{active[0]}.weight" for factor in "BA")
-        found.append(Product(*paths, float(layer.scaling[active[0]]), bool(getattr(layer, "fan_in_fan_out", False))))
+        B, A = (f"{name}.lora_{factor}.{active[0]}.weight" for factor in "BA")
+        scale, transposed = float(layer.scaling[active[0]]), bool(getattr(layer, "fan_in_fan_out", False))
+        found.append(Product(f"{name}.base_layer.weight", B, A, scale, transposed))
     return found
 
 
