@@ -18,7 +18,7 @@ from fedpd.engine.backends.liveness import liveness_of
 from fedpd.engine.measure.costs import run_exchange
 from fedpd.engine.plan import Plan, prepare
 from fedpd.transforms import ExampleAccountant
-from fedpd.transforms._private import Accountant, Gaussian, noise_for, noise_for_examples, with_noise
+from fedpd.transforms._private import Accountant, Gaussian, complete, noise_for, noise_for_examples, with_noise
 from fedpd.transforms._wrap import private_parts
 
 
@@ -55,11 +55,6 @@ def warn_of_delta(delta: float, number: int, what: str, bound: str) -> None:
             f"delta = {delta:g} is not below {bound} = {1 / number:.3g}. A mechanism that reveals one {what} of "
             f"{number} at random has this privacy, so epsilon says little. Give a smaller delta."
         )
-
-
-def complete(rule: Gaussian) -> bool:
-    """Return whether the numbers of a rule are all known."""
-    return rule.agents is not None and rule.noise_multiplier is not None
 
 
 def with_numbers(rule: Gaussian, number: int, noise_multiplier: float) -> Gaussian:

@@ -352,6 +352,11 @@ def is_model(kind: Kind | None) -> bool:
     return kind in (Model, Iterate)
 
 
+def complete(rule: Gaussian) -> bool:
+    """Return whether the numbers of a rule are all known."""
+    return rule.agents is not None and rule.noise_multiplier is not None
+
+
 def noise_of(rule: Gaussian) -> tuple[Any, Any]:
     """Return the standard deviations of an agent's noise: of its message divided by C, and of its count."""
     if rule.agents is None or rule.noise_multiplier is None:
@@ -432,6 +437,8 @@ class Private(Layer):
 def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = FROM_KEY.normal) -> Private:
     """Return the method with private messages; refuse one whose messages cannot be clipped."""
     private_link(form_with_absent(algorithm), rule, normal)
+    if complete(rule):
+        noise_of(rule)  # refuses a count whose noise leaves none for the messages
     return Private(method=algorithm, up=rule, normal=normal)
 
 
