@@ -359,6 +359,70 @@ def test_an_optimizer_around_another_adds_the_terms_once() -> None:
     assert_simulated(federated(FEDPD, train, rounds=5), rounds=5)
 
 
+def test_an_optimizer_whose_step_calls_that_of_its_class_adds_the_terms_once() -> None:
+    class Own(torch.optim.SGD):  # type: ignore[name-defined]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    def train(net: Any, x: Any, y: Any) -> None:
+        torch.optim.SGD(net.parameters())  # PyTorch then runs hooks around the step of the class, too
+        optimizer = Own(net.parameters(), lr=0.05)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss_of(net, x, y).backward()
+            optimizer.step()
+
+    assert_simulated(federated(FEDPD, train, rounds=5), rounds=5)
+
+
+def test_after_a_step_that_raises_another_optimizer_gets_the_terms() -> None:
+    def train(net: Any, x: Any, y: Any) -> None:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            torch.optim.LBFGS(net.parameters()).step(_out_of_memory)
+        plain(net, x, y)
+
+    assert_simulated(federated(FEDPD, train, rounds=5), rounds=5)
+
+
+def _out_of_memory() -> float:
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "feddc"])
+@pytest.mark.parametrize("is_last", [False, True], ids=["between the steps", "after the last step"])
+def test_where_the_method_divides_by_the_steps_nothing_else_may_move_parameters(name: str, is_last: bool) -> None:
+    x, y = (torch.tensor(part) for part in AGENTS[0])
+    net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
+    begin = {key: value.clone() for key, value in net.state_dict().items()}
+
+    def train() -> None:
+        net.load_state_dict(begin)  # the same values, before the first step
+        plain(net, x, y)
+        net.load_state_dict(begin)
+        if not is_last:
+            plain(net, x, y)
+
+    answer = "'weight': changed between or after the steps of its optimizer"
+    with pytest.raises(FedpdError, match=answer), fedpd.torch.local(MORE[name], net, agent):
+        train()
+    assert agent.rounds == 0
+
+
+def test_an_agent_of_another_method_or_module_is_refused() -> None:
+    x, y = (torch.tensor(part) for part in AGENTS[0])
+    net, agent = torch.nn.Linear(3, 1), fedpd.torch.Agent()
+    dyn = algorithms.feddyn(alpha=1.0, oracle=oracles.own_loop())
+    with fedpd.torch.local(FEDPD, net, agent):
+        plain(net, x, y)
+    for method, module in [(dyn, net), (FEDPD, torch.nn.Sequential(net)), (FEDPD, torch.nn.Linear(3, 2))]:
+        with (
+            pytest.raises(FedpdError, match="has the state of another method or of a model with other arrays"),
+            fedpd.torch.local(method, module, agent),
+        ):
+            plain(module, x, y)
+    assert agent.rounds == 1
+
+
 def test_arrays_of_another_shape_are_refused() -> None:
     with pytest.raises(FedpdError, match="Give the arrays of the same module"):
         fedpd.torch.load(torch.nn.Linear(3, 1), {"weight": np.ones((1, 1)), "bias": np.ones(1)})

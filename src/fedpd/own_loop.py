@@ -206,10 +206,25 @@ def _arrived(method: Method, x: Vector, agent: Agent, received: Tree) -> Any:
             refuse("received", None, rule, "Give what the server sent, server.broadcast, as the last argument")
         broadcast = x if received is None else _structured(received, broadcast_like(method, start))
         if agent.state is not None:
+            if _form(agent.state) != _form_of(method, *_form(x)):
+                rule = "has the state of another method or of a model with other arrays"
+                refuse("agent", f"Agent(rounds={agent.rounds})", rule, "Give each method and model agents of its own")
             return exchange.receive(agent.state, broadcast)
         state = method.init(unknown(), start)
         is_first = received is None and (agent.start is None or not models_only)
         return state if is_first else (exchange.missed or exchange.receive)(state, broadcast)
+
+
+def _form(tree: Tree) -> tuple[Any, tuple[tuple[int, ...], ...]]:
+    """Return the structure of a tree, and the shapes of its arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+@lru_cache(maxsize=8)
+def _form_of(method: Method, structure: Any, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """Return the form of an agent's state, for a model of this form."""
+    return _form(method.init(unknown(), jax.tree.unflatten(structure, [np.zeros(shape) for shape in shapes])))
 
 
 def _structured(tree: Tree, like: Tree) -> Tree:

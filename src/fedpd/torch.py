@@ -10,10 +10,12 @@ server that averages them, such as any FedAvg server, is then the server of FedP
 server sends the mean; `fedpd.Server` is that of the rest. What SCAFFOLD and others send is more: `step.message`.
 """
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import jax
@@ -125,7 +127,7 @@ class Terms:
         self._step, self._plain, self._linear = step, plain, dict[int, Tensor | None]()
         self._current = dict[int, Held]()  # by optimiser
         self._held: list[Held] = []
-        self._running: list[int] = []  # optimisers whose step has begun: one may call another
+        self._names, self._versions = dict[int, str](), dict[int, int]()  # PyTorch counts the changes of a tensor
 
     def include(self, name: str, parameter: Tensor) -> None:
         """Add the terms of a parameter from now on."""
@@ -135,6 +137,7 @@ class Terms:
         linear = self._step.linear
         part = None if linear is None else _tensor(linear[name])
         self._linear[id(parameter)] = None if part is None else part.to(parameter.device, parameter.dtype)
+        self._names[id(parameter)], self._versions[id(parameter)] = name, parameter._version
 
     @contextmanager
     def added(self) -> Iterator[None]:
@@ -148,13 +151,17 @@ class Terms:
             return self.before_step(optimizer, args, kwargs) if threading.get_ident() == thread else None
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if id(optimizer) in self._running and threading.get_ident() == thread:
-                del self._running[self._running.index(id(optimizer)) :]
+            if threading.get_ident() == thread:
+                self._versions |= {id(one): one._version for one in self._of(optimizer).own}
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        handles = [register_optimizer_step_pre_hook(before)]
+        if self._plain:
+            handles.append(register_optimizer_step_post_hook(after))
         _active.append(self)
         try:
             yield
+            if self._plain:
+                self._check_unchanged(one for held in self._held for one in held.own)
         finally:
             _active.remove(self)
             for handle in handles:
@@ -165,10 +172,10 @@ class Terms:
         held = self._of(optimizer)
         if not held.own:
             return None
-        is_inner = bool(self._running) and self._running[0] != id(optimizer)
-        self._running = [*self._running, id(optimizer)] if is_inner else [id(optimizer)]
-        if is_inner:  # the optimiser that called this one has the terms in its gradients
-            return None
+        if any(self._of(outer).own for outer in _under_way()[1:]):
+            return None  # the step that called this one has the terms in its gradients
+        if self._plain:
+            self._check_unchanged(held.own)
         self._note(optimizer, held)
         optimizer_args = args[1:] if args and args[0] is optimizer else args
         closure = kwargs.get("closure", optimizer_args[0] if optimizer_args else None)
@@ -229,6 +236,16 @@ class Terms:
             refuse("lr", lengths[:4], rule, "Give all parameters the same step sizes")
         return lengths[0] if lengths else None
 
+    def _check_unchanged(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse parameters that changed since the last step, if the method takes what they moved for gradients."""
+        stepped = self._sums()
+        for one in parameters:
+            name = self._names[id(one)]
+            changed = one._version != self._versions[id(one)]
+            if changed and (id(one) in stepped or not np.array_equal(_array(one), self._step.start[name])):
+                rule = "changed between or after the steps of its optimizer, and the method divides by the steps"
+                refuse("parameter", name, rule, "Do not clamp, restore or average it inside the block, or give FedPD")
+
     def check_others(self, trained: dict[str, nn.Parameter], result: dict[str, np.ndarray]) -> None:
         """Refuse parameters that changed without a step of an optimiser, and so without the terms."""
         stepped = self._sums()
@@ -282,6 +299,21 @@ class Terms:
 
 
 _active: list[Terms] = []  # those whose block has not ended, in all threads
+_STEP = Optimizer.profile_hook_step(lambda _: None).__code__  # PyTorch's function around every step, with its hooks
+
+
+def _under_way() -> list[Optimizer]:
+    """Return the optimisers whose steps have begun, the last one first: a step may call another, or that of its class.
+
+    They are read off the stack, because a step that raises runs no hook at its end.
+    """
+    found: list[Optimizer] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _STEP:
+            found.append(frame.f_locals["self"])
+        frame = frame.f_back
+    return found
 
 
 class Held:

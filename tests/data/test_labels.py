@@ -51,6 +51,13 @@ def test_other_targets_are_refused(y: object, message: str) -> None:
         data.from_arrays({"a": {"x": X, "y": y}}, classes=False)
 
 
+def test_the_label_that_pytorch_ignores_is_no_class() -> None:
+    agents = {"a": {"x": X, "y": [0, -100, 1, 0]}}
+    with pytest.raises(FedpdError, match="label = -100: marks a sample without a label in PyTorch"):
+        data.from_arrays(agents)
+    assert data.from_arrays(agents, classes=[-100, 0, 1]).classes.tolist() == [-100, 0, 1]
+
+
 def test_targets_of_different_shapes_are_refused() -> None:
     two: Any = {"a": {"x": X, "y": np.ones((4, 2))}, "b": {"x": X, "y": np.ones(4)}}
     with pytest.raises(FedpdError, match=r"agent 'b': shape of a target = \(\): must be \(2,\), as for agent 'a'"):

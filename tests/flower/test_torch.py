@@ -173,6 +173,12 @@ def solve_once(oracle: Oracle, local: Local, seed: int = 0, start: Any = None) -
         return jax.device_get((x.tree, memory))
 
 
+@pytest.mark.parametrize("settings", [{"reduction": "sum"}, {"weight": torch.ones(CLASSES, dtype=torch.float64)}])
+def test_a_loss_that_pytorch_does_not_average_over_samples_is_warned_of(settings: Any) -> None:
+    with pytest.warns(UserWarning, match="fedpd divides the sum of the losses by the number of samples"):
+        torch_local(network(), nn.CrossEntropyLoss(**settings), loader(0))
+
+
 @pytest.mark.parametrize("left_in_training", [True, False])
 def test_dropout_is_off_where_a_client_measures_and_drawn_from_the_key_in_training(left_in_training: bool) -> None:
     module = nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.Dropout(0.5)).double().train(left_in_training)

@@ -23,6 +23,7 @@ K = TypeVar("K", bound=tuple[str, str])
 Encoded = tuple[dict[K, np.ndarray], np.ndarray, tuple[str, ...] | None]
 
 MOST_CLASSES = 100_000
+IGNORED = -100  # what PyTorch's cross entropy does not count
 PREDICT = "or give classes=False to predict numbers"
 DIGITS_AND_LETTERS = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # FEMNIST's 62 classes, in LEAF's order
@@ -120,6 +121,9 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
             refuse("classes", classes, "must be labels, each once", "Give the number of classes, or the labels")
         return values
     if seen[0] < 0:
+        if IGNORED in seen:
+            rule = "marks a sample without a label in PyTorch, and would be a class here"
+            refuse("label", IGNORED, rule, "Leave such samples out, or give classes=[...], the labels")
         return seen
     if seen[-1] >= MOST_CLASSES:
         rule = f"must be below {MOST_CLASSES}, the most classes that fedpd numbers from 0"

@@ -32,10 +32,18 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.errors import extra
 from fedpd.core import Array, Key, Tree
 from fedpd.core.agents import BLOCK
+from fedpd.data.labels import IGNORED
 from fedpd.flower.method.agent import Local
 from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
-from fedpd.problems.adapters.torch_reference import BY_CLASS, arguments_of, check_names, fitted, unwrapped
+from fedpd.problems.adapters.torch_reference import (
+    BY_CLASS,
+    arguments_of,
+    check_names,
+    fitted,
+    unwrapped,
+    warn_of_mean,
+)
 from fedpd.problems.external import call_back, external
 from fedpd.problems.scores import class_axis, has_one_output, is_right
 
@@ -48,7 +56,6 @@ __all__ = ["load_model", "model_of", "torch_local"]
 
 PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
 FEW = 8  # samples on which the module's modes are compared
-IGNORED = -100  # marks a target that does not count, as in PyTorch
 CHUNK = 256  # samples that a full gradient takes at a time, if the loader has no batch size
 _NUMBERS = count(1)
 _ONE_AT_A_TIME = threading.Lock()
@@ -367,6 +374,7 @@ def _digest(module: nn.Module) -> str:
 
 def _per_sample(loss: PerSample) -> PerSample:
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        warn_of_mean(loss)
         loss = copy.copy(loss)
         setattr(loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors
     return loss

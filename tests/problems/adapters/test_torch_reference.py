@@ -246,5 +246,11 @@ def test_random_numbers_of_python_are_refused_whatever_they_are() -> None:
 
 def test_a_mean_over_weights_is_not_the_mean_over_samples() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.linspace(1, 5, CLASSES))
-    with pytest.warns(UserWarning, match="fedpd divides the sum of the losses by the number of samples"):
+    with pytest.warns(UserWarning, match="number of samples, and PyTorch divides it by the sum of their weights"):
+        problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=loss)
+
+
+def test_a_sum_is_not_the_mean_over_samples() -> None:
+    loss = nn.CrossEntropyLoss(reduction="sum")
+    with pytest.warns(UserWarning, match="by the number of samples, and PyTorch takes their sum"):
         problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=loss)

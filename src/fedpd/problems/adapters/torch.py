@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.errors import extra, warn
+from fedpd.base.errors import extra
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
 from fedpd.core import Array, Key, Spec, Tree
@@ -32,6 +32,7 @@ from fedpd.problems.adapters.torch_reference import (
     scores_of,
     seeded,
     trains_differently,
+    warn_of_mean,
 )
 from fedpd.problems.adapters.torch_reference import second_opinion as second_opinion
 from fedpd.problems.classification import Normalisation
@@ -216,7 +217,7 @@ class TorchLoss:
 
     def __init__(self, loss: nn.Module) -> None:
         own: Any = copy.copy(loss)
-        _warn_of_mean(own)
+        warn_of_mean(own)
         if hasattr(own, "reduction"):
             own.reduction = "none"
         self.loss: Any = own
@@ -232,16 +233,6 @@ class TorchLoss:
 
     def _call(self, tensors: dict[str, Tensor], inputs: tuple[Tensor, Tensor]) -> Tensor:
         return functional_call(self.loss, tensors, fitted(self.loss, *inputs))
-
-
-def _warn_of_mean(loss: Any) -> None:
-    """Warn of a loss whose mean in PyTorch is not the mean over samples, which f is."""
-    weighted = getattr(loss, "weight", None) is not None or getattr(loss, "ignore_index", -1) >= 0
-    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and loss.reduction == "mean" and weighted:
-        warn(
-            f"loss = {loss}: fedpd divides the sum of the losses by the number of samples, and PyTorch by the sum of "
-            'their weights, so the numbers differ. Give reduction="none" to turn this warning off.'
-        )
 
 
 def load(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:

@@ -407,6 +407,21 @@ def _difference(found: tuple[Array, Tree], expected: Outcome, mode: str) -> tupl
     return worst, sentence
 
 
+def warn_of_mean(loss: Any) -> None:
+    """Warn of a loss module that PyTorch does not average over samples, as f is."""
+    weighted = getattr(loss, "weight", None) is not None or getattr(loss, "ignore_index", -1) >= 0
+    theirs = None
+    if getattr(loss, "reduction", None) == "sum":
+        theirs = "takes their sum"
+    elif isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and loss.reduction == "mean" and weighted:
+        theirs = "divides it by the sum of their weights"
+    if theirs is not None:
+        warn(
+            f"loss = {loss}: fedpd divides the sum of the losses by the number of samples, and PyTorch {theirs}, so "
+            'the numbers differ. Give reduction="none" to turn this warning off.'
+        )
+
+
 def _scalar(loss: Any, y: np.ndarray, double: bool) -> Callable[[Tensor], Tensor]:
     """Return the mean of the user's loss as a function of scores, in PyTorch, also if the loss is JAX's."""
     if loss is None or isinstance(loss, nn.Module):
