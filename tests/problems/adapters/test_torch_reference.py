@@ -250,6 +250,14 @@ def test_a_mean_over_weights_is_not_the_mean_over_samples() -> None:
         problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=loss)
 
 
+def test_a_sum_over_components_is_not_their_mean() -> None:
+    x = np.ones((4, INPUTS), np.float32)
+    targets: Any = data.from_arrays({"a": {"x": x, "y": np.full((4, CLASSES), 1 / CLASSES)}}, classes=False)
+    module = nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.LogSoftmax(-1))
+    with pytest.warns(UserWarning, match="the components of a sample, where fedpd takes the mean"):
+        problems.regression(module, targets, loss=nn.KLDivLoss(reduction="batchmean"))
+
+
 def test_a_sum_is_not_the_mean_over_samples() -> None:
     loss = nn.CrossEntropyLoss(reduction="sum")
     with pytest.warns(UserWarning, match="by the number of samples, and PyTorch takes their sum"):

@@ -409,11 +409,12 @@ def _difference(found: tuple[Array, Tree], expected: Outcome, mode: str) -> tupl
 
 def warn_of_mean(loss: Any) -> None:
     """Warn of a loss module that PyTorch does not average over samples, as f is."""
+    reduction = getattr(loss, "reduction", None)
     weighted = getattr(loss, "weight", None) is not None or getattr(loss, "ignore_index", -1) >= 0
-    theirs = None
-    if getattr(loss, "reduction", None) == "sum":
-        theirs = "takes their sum"
-    elif isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and loss.reduction == "mean" and weighted:
+    theirs = "takes their sum" if reduction == "sum" else None
+    if reduction == "batchmean":
+        theirs = "takes the sum over the components of a sample, where fedpd takes the mean"
+    elif isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and reduction == "mean" and weighted:
         theirs = "divides it by the sum of their weights"
     if theirs is not None:
         warn(
