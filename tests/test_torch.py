@@ -273,12 +273,12 @@ def test_loops_that_would_be_wrong_without_a_word_are_refused(
     assert agent.rounds == 0
 
 
-def _one_step(net: torch.nn.Module) -> None:
+def _one_step(net: Any) -> None:
     net(torch.ones(3)).square().sum().backward()
     torch.optim.SGD(net.parameters(), lr=0.1).step()
 
 
-def _in_block(net: torch.nn.Module) -> int:
+def _in_block(net: Any) -> int:
     with fedpd.torch.local(FEDPD, net, fedpd.torch.Agent()) as step:
         _one_step(net)
     return step.updates

@@ -1,6 +1,6 @@
 """The exact mean of LoRA's products: equal to NumPy, to peft's own products, and different from the mean of factors."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -94,10 +94,9 @@ def test_agents_send_factors_and_receive_the_weights_too() -> None:
 
 
 def test_cohorts_and_the_debug_backend_agree() -> None:
-    for options in ({"cohort": 2}, {}):
-        one, other = (
-            simulate(exact(), problem(), rounds=3, execution=how, **options).model for how in ("auto", "debug")
-        )
+    hows: tuple[Literal["auto", "debug"], ...] = ("auto", "debug")
+    for cohort in (2, None):
+        one, other = (simulate(exact(), problem(), rounds=3, execution=how, cohort=cohort).model for how in hows)
         for name in one:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-10, err_msg=name)
 
@@ -142,7 +141,7 @@ def test_the_products_of_peft() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 1}
+    sizes: Any = {"vocab_size": 20, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 1}
     base = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     net: Any = get_peft_model(base, LoraConfig(r=2, lora_alpha=6, target_modules=["c_proj"], fan_in_fan_out=True))
     products = transforms.exact_lora(net).products
