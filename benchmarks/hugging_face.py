@@ -34,12 +34,12 @@ Losses = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 def bert() -> nn.Module:
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    sizes: Any = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
     return BertForSequenceClassification(BertConfig(vocab_size=WORDS, max_position_embeddings=LENGTH, **sizes))
 
 
 def gpt2() -> nn.Module:
-    sizes = {"n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 2}
+    sizes: Any = {"n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, bos_token_id=0, eos_token_id=0, **sizes))
 
 
@@ -64,7 +64,7 @@ def train(net: nn.Module, x: Tensor, y: Tensor, loss: Losses, steps: int = STEPS
 def rounds_of_loop(net: nn.Module, agents: list[tuple[Tensor, Tensor]], loss: Losses, rounds: int) -> None:
     """Run FedAvg in PyTorch."""
     net.train()
-    parameters = list(net.parameters())
+    parameters: list[Tensor] = list(net.parameters())
     model = [one.detach().clone() for one in parameters]
     for _ in range(rounds):
         total = [torch.zeros_like(one) for one in model]
@@ -111,7 +111,7 @@ def compare(name: str, net: nn.Module, tokens: np.ndarray, targets: np.ndarray, 
             train(net, *agents[0], loss, steps)
 
     for steps in (STEPS, MORE):
-        ways = [(in_block, (steps,)), (train, (net, *agents[0], loss, steps))]
+        ways: list[Any] = [(in_block, (steps,)), (train, (net, *agents[0], loss, steps))]
         block, alone = np.min([[seconds(go, *given) for go, given in ways] for _ in range(2 * REPETITIONS)], axis=0)
         times = f"{block / alone:.2f} times (goal {BLOCK})"
         print(f"  {steps} steps: {block:.4f} s in the block, {alone:.4f} s alone: {times}")

@@ -76,6 +76,8 @@ def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
 class Partly(nn.Module):
     """A module with a frozen layer and a buffer, as adapters of peft and Hugging Face's models have them."""
 
+    positions: torch.Tensor
+
     def __init__(self, shift: float = 0.0) -> None:
         super().__init__()
         self.first, self.head, self.shift = nn.Linear(3, 4), nn.Linear(4, 2), shift
