@@ -81,7 +81,6 @@ class Partly(nn.Module):
     def __init__(self, shift: float = 0.0) -> None:
         super().__init__()
         self.first, self.head, self.shift = nn.Linear(3, 4), nn.Linear(4, 2), shift
-        self.positions: torch.Tensor
         self.first.weight.requires_grad = False
         self.register_buffer("positions", torch.arange(4.0))
 
