@@ -1,4 +1,4 @@
-"""What a client keeps on its disk: the state of its runs, and a memory that outlives them.
+"""Keep a client's data on its disk: the state of its runs, and a memory that outlives them.
 
 The state is a file with the agent and its last order, written atomically and with a checksum.
 
