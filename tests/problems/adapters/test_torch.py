@@ -162,3 +162,10 @@ def test_overloads_with_named_dimensions_are_answered_only_during_the_import() -
     names = ("dim_Dimname", "names_ScalarOpt_dim", "correction_names", "Dimname_Scalar")
     assert all(map(is_named_dimension, names))
     assert not is_named_dimension("out")
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dynamo, about PyTorch's own code
+def test_pytorch_compiles_modules_after_the_import_of_torchax() -> None:
+    net, x = nn.Linear(2, 1), torch.ones(3, 2)
+    compiled = torch.compile(net, backend="eager")
+    torch.testing.assert_close(compiled(x), net(x))
