@@ -209,8 +209,8 @@ def _messages(template: Template, many: bool, sweep: bool, inputs: Inputs, state
 
 
 # The start runs once. Measured in processor time for a small BERT and a small ResNet (64 and 128 samples, 75,000
-# parameters): its compilation takes 5.3 and 6.8 s, and 2.0 and 1.4 s without optimisations. A measurement of the ResNet
-# then takes about 0.2 s longer, so that samples times parameters may be this large.
+# parameters): its compilation takes 5.3 and 6.8 s, and 2.0 and 1.4 s without optimisations. A start at the limit itself
+# was not timed.
 ONCE = 50_000_000
 compiled_begin = compiled_by_size(_begin, small=ONCE, static_argnums=(0, 1))
 
